@@ -1,0 +1,11 @@
+//! From what is known about a lock to what is said about it. Pure: no client, no clock, `now` is an argument; the operator,
+//! `fencedlock audit` and the tests call the same functions, so that no two of them can disagree.
+//!
+//! Start with [`verdict::judge`] for a lock and [`boundary::judge`] for a write boundary. What must not come in: reading the
+//! cluster, reading files, printing.
+
+pub mod boundary;
+pub mod conditions;
+pub mod rules;
+pub mod schema;
+pub mod verdict;
