@@ -1,1 +1,409 @@
-//! stub
+//! The conditions of a lock and of a boundary, with their messages (design: api.md, "Conditions").
+//!
+//! Start with [`lock`]. A finding is never `Ready=False`: tools that wait for `Ready` would block on it. Only
+//! `rollout: Block` asks for that.
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Condition,
+    jiff::{SignedDuration, Timestamp},
+};
+
+use super::{
+    boundary,
+    verdict::{self, Found, OwnerUnique, Required},
+};
+use crate::{
+    api::{
+        BoundaryType, BoundaryVerdict, LockClass, Rollout, Verdict,
+        conditions::{self, Finding, Truth, boundary as on_boundary, find, lock as on_lock, reason, shorten},
+    },
+    epoch::{
+        grant::{Grant, GrantState, Standing},
+        mint::MintError,
+    },
+};
+
+/// How long a finding has to hold before `rollout: Block` calls the rollout failed.
+pub const STALL_AFTER: SignedDuration = SignedDuration::from_secs(60);
+
+/// What became of activating the present grant at one boundary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// The boundary is at the grant.
+    Done,
+    /// It was not tried yet, or is under way.
+    Waiting,
+    /// It failed: why, and what to do.
+    Failed(String),
+}
+
+/// Everything that a lock's conditions depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct LockFacts<'a> {
+    /// The verdict.
+    pub judgement: &'a verdict::Judgement,
+    /// `spec.class`.
+    pub class: LockClass,
+    /// `spec.rollout`.
+    pub rollout: Rollout,
+    /// The boundaries that count.
+    pub boundaries: &'a [Required],
+    /// The Lease's name, or the external system's.
+    pub coordinator: &'a str,
+    /// Why the present holder has a grant or none.
+    pub standing: &'a Standing,
+    /// The grant.
+    pub grant: Option<&'a Grant>,
+    /// Boundaries that the grant waits for, and what became of each.
+    pub activations: &'a [(String, Activation)],
+    /// Whether the holder is one process life.
+    pub owner: &'a OwnerUnique,
+    /// Why `EpochMonotonic=False`, if it is.
+    pub went_back: Option<(&'static str, &'a str)>,
+    /// A declaration that this version does not carry out yet, said in `Ready`'s message.
+    pub not_carried_out: Option<&'a str>,
+    /// The object's generation.
+    pub generation: Option<i64>,
+}
+
+/// The conditions of a lock, on top of those of before, and when they change by themselves.
+pub fn lock(facts: &LockFacts<'_>, before: &[Condition], now: Timestamp) -> (Vec<Condition>, Option<Timestamp>) {
+    let (stalled, until) = stalled(facts, before, now);
+    let mut findings = vec![ready(facts, stalled.as_ref())];
+    findings.push(Finding::new(on_lock::COMPLIANT, facts.judgement.compliant, facts.judgement.reason, &facts.judgement.message));
+    findings.extend([registered(facts), enforced(facts), epoch_active(facts), epoch_monotonic(facts)]);
+    findings.push(Finding::new(on_lock::OWNER_UNIQUE, facts.owner.status, facts.owner.reason, &facts.owner.message));
+    // A finding of an earlier generation starts to count anew: what was true of the old declaration stalls no new rollout.
+    let outdated = |c: &Condition| c.type_ == on_lock::STALLED && c.observed_generation != facts.generation;
+    let kept: Vec<_> = before.iter().filter(|c| !outdated(c)).cloned().collect();
+    findings.extend(stalled);
+    (conditions::merge(&kept, findings, facts.generation, now), until)
+}
+
+fn ready(facts: &LockFacts<'_>, stalled: Option<&Finding>) -> Finding {
+    let waits = facts.rollout == Rollout::Block && facts.judgement.compliant != Truth::True;
+    if waits || stalled.is_some() {
+        let message = format!("rollout: Block waits for the lock to be compliant: {}", facts.judgement.message);
+        return Finding::new(on_lock::READY, false, reason::PROVING, message);
+    }
+    let message = facts.not_carried_out.unwrap_or("this generation has been evaluated; the verdict is in Compliant");
+    Finding::new(on_lock::READY, true, reason::EVALUATED, message)
+}
+
+/// `Stalled`, only with `rollout: Block`: False from the moment that a finding appears, True once it has held for
+/// [`STALL_AFTER`]. Returns when that will be.
+fn stalled(facts: &LockFacts<'_>, before: &[Condition], now: Timestamp) -> (Option<Finding>, Option<Timestamp>) {
+    let finding = matches!(facts.judgement.verdict, Verdict::Violated | Verdict::Invalid | Verdict::Unenforced);
+    if facts.rollout != Rollout::Block || !finding {
+        return (None, None);
+    }
+    let since = find(before, on_lock::STALLED).filter(|c| c.observed_generation == facts.generation);
+    let already = since.is_some_and(|c| c.status == Truth::True.as_str());
+    let since = since.map_or_else(|| conditions::truncate(now), |c| c.last_transition_time.0);
+    let due = since.checked_add(STALL_AFTER).unwrap_or(since);
+    if already || due <= now {
+        return (Some(Finding::new(on_lock::STALLED, true, facts.judgement.reason, &facts.judgement.message)), None);
+    }
+    let message = format!("the rollout fails at {due} unless this changes: {}", facts.judgement.message);
+    (Some(Finding::new(on_lock::STALLED, false, reason::WAITING, message)), Some(due))
+}
+
+fn registered(facts: &LockFacts<'_>) -> Finding {
+    let say = |holds: bool, reason, message: String| Finding::new(on_lock::BOUNDARY_REGISTERED, holds, reason, message);
+    if facts.class == LockClass::EfficiencyOnly {
+        return say(true, reason::NOT_REQUIRED, "an efficiency-only lock needs no write boundary".into());
+    }
+    let listed = facts.boundaries.iter().filter(|r| r.listed).count();
+    if listed == 0 {
+        return say(
+            false,
+            reason::NO_BOUNDARY_REGISTERED,
+            "spec.writeBoundaries is empty: list a WriteBoundary for each place that the lock's writes land".into(),
+        );
+    }
+    if let Some(message) = verdict::missing(facts.boundaries) {
+        return say(false, reason::BOUNDARY_MISSING, message);
+    }
+    match facts.boundaries.iter().find(|r| !r.listed) {
+        Some(extra) => say(
+            true,
+            reason::BOUNDARY_NOT_LISTED,
+            format!(
+                "WriteBoundary {:?} refers to this lock and spec.writeBoundaries does not list it: list it, so that deleting it cannot go unnoticed",
+                extra.name
+            ),
+        ),
+        None => say(true, reason::REGISTERED, format!("{listed} listed, each exists and refers back")),
+    }
+}
+
+fn enforced(facts: &LockFacts<'_>) -> Finding {
+    let say = |status: Truth, reason, message: &str| Finding::new(on_lock::BOUNDARY_ENFORCED, status, reason, message);
+    let required: Vec<_> = facts.boundaries.iter().collect();
+    let judgements = || {
+        required.iter().filter_map(|r| match &r.found {
+            Found::Present(present) => Some(&present.judgement),
+            Found::Missing | Found::OtherLock(_) => None,
+        })
+    };
+    if facts.class == LockClass::EfficiencyOnly {
+        return say(Truth::True, reason::NOT_REQUIRED, "an efficiency-only lock needs no write boundary");
+    }
+    if required.is_empty() {
+        return say(Truth::False, reason::NO_BOUNDARY_REGISTERED, "no write boundary is registered");
+    }
+    let all_there = judgements().count() == required.len();
+    if all_there && judgements().all(|j| j.verdict == BoundaryVerdict::Proven) {
+        return say(Truth::True, reason::ALL_BOUNDARIES_PROVEN, "every write boundary was seen to refuse an obsolete owner");
+    }
+    let untold = |j: &boundary::Judgement| matches!(j.reason, reason::PROOF_PENDING | reason::INCONCLUSIVE);
+    let only_untold = all_there && judgements().all(|j| j.verdict == BoundaryVerdict::Proven || untold(j));
+    let status = if only_untold { Truth::Unknown } else { Truth::False };
+    say(status, facts.judgement.reason, &facts.judgement.message)
+}
+
+fn epoch_active(facts: &LockFacts<'_>) -> Finding {
+    let (status, reason, message) = match (facts.standing, facts.grant) {
+        (Standing::Granted, Some(grant)) => granted(facts, grant),
+        (standing, _) => ungranted(facts.coordinator, standing),
+    };
+    Finding::new(on_lock::EPOCH_ACTIVE, status, reason, message)
+}
+
+fn granted(facts: &LockFacts<'_>, grant: &Grant) -> (Truth, &'static str, String) {
+    let holder = shorten(grant.holder.as_str(), 80);
+    if grant.state == GrantState::Active {
+        return (Truth::True, reason::ACTIVE, format!("epoch {} is granted to {holder:?}", grant.epoch));
+    }
+    let failed = facts.activations.iter().find_map(|(name, a)| match a {
+        Activation::Failed(why) => Some((name, why)),
+        Activation::Done | Activation::Waiting => None,
+    });
+    if let Some((name, why)) = failed {
+        let message =
+            format!("epoch {} waits for write boundary {name:?}, which could not be activated: {why}; it is tried again", grant.epoch);
+        return (Truth::False, reason::ACTIVATION_FAILED, message);
+    }
+    let waiting: Vec<_> =
+        facts.activations.iter().filter(|(_, a)| *a == Activation::Waiting).map(|(name, _)| format!("{name:?}")).collect();
+    let message = format!("epoch {} is being activated for {holder:?} at {}", grant.epoch, waiting.join(", "));
+    (Truth::False, reason::ACTIVATION_PENDING, message)
+}
+
+fn ungranted(coordinator: &str, standing: &Standing) -> (Truth, &'static str, String) {
+    let no = |reason, message| (Truth::False, reason, message);
+    match standing {
+        Standing::Granted => no(reason::RELEASED, "there is no grant".into()),
+        Standing::Released => no(reason::RELEASED, format!("nobody holds Lease {coordinator:?}")),
+        Standing::LeaseMissing => no(
+            reason::LEASE_MISSING,
+            format!(
+                "there is no Lease {coordinator:?} in this namespace: it appears when a client first acquires the lock; if one runs, check the name it uses \
+                 and whether it may create Leases"
+            ),
+        ),
+        Standing::Forbidden(what) => (
+            Truth::Unknown,
+            reason::FORBIDDEN,
+            format!("the operator may not {what}: grant it that right; until then the epoch stays as it is"),
+        ),
+        Standing::LeaseUnreadable(why) => (
+            Truth::Unknown,
+            reason::LEASE_UNREADABLE,
+            format!("Lease {coordinator:?} could not be read: {why}; until then the epoch stays as it is"),
+        ),
+        Standing::NoCoordinator => no(
+            reason::NO_COORDINATOR,
+            format!("{coordinator} is outside Kubernetes and gets no epochs: move the lock to a Lease (spec.coordinator.lease)"),
+        ),
+        Standing::LeaseShared(older) => no(
+            reason::LEASE_SHARED,
+            format!("FencedLock {older:?} is older and declared on Lease {coordinator:?}: only that one gets epochs"),
+        ),
+        Standing::HolderUnusable(error) => {
+            no(reason::HOLDER_UNUSABLE, format!("Lease {coordinator:?}: {error}: let the client use a shorter, printable identity"))
+        }
+        Standing::FenceUnreadable { boundary, why } => no(
+            reason::FENCE_UNREADABLE,
+            format!(
+                "no epoch is minted while the fence of write boundary {boundary:?} cannot be read: {why}; if it is gone for good, delete the WriteBoundary"
+            ),
+        ),
+        Standing::ReservationUnreadable(error) => no(
+            reason::RESERVATION_UNREADABLE,
+            format!(
+                "no epoch is minted: ConfigMap fencedlock-epochs, key of this lock: {error}: set it to a number above every epoch that was used, a blank and `restored`"
+            ),
+        ),
+        Standing::NotMinted(error) => {
+            let reason = match error {
+                MintError::Exhausted => reason::EPOCH_EXHAUSTED,
+                MintError::FenceImplausible { .. } | MintError::JumpTooLarge { .. } => reason::FENCE_IMPLAUSIBLE,
+            };
+            no(reason, format!("no epoch is minted: {error}"))
+        }
+    }
+}
+
+fn epoch_monotonic(facts: &LockFacts<'_>) -> Finding {
+    match facts.went_back {
+        Some((reason, message)) => Finding::new(on_lock::EPOCH_MONOTONIC, false, reason, message),
+        None => {
+            Finding::new(on_lock::EPOCH_MONOTONIC, true, reason::NEVER_WENT_BACK, "nothing remembers a later epoch than the lock's status")
+        }
+    }
+}
+
+/// The conditions of a lock whose object cannot be read as one.
+pub fn malformed_lock(message: &str, before: &[Condition], generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
+    let say = |type_, status: Truth| Finding::new(type_, status, reason::MALFORMED, message);
+    let findings = vec![
+        say(on_lock::READY, Truth::False),
+        say(on_lock::COMPLIANT, Truth::False),
+        say(on_lock::BOUNDARY_REGISTERED, Truth::Unknown),
+        say(on_lock::BOUNDARY_ENFORCED, Truth::Unknown),
+        say(on_lock::EPOCH_ACTIVE, Truth::Unknown),
+        say(on_lock::EPOCH_MONOTONIC, Truth::Unknown),
+        say(on_lock::OWNER_UNIQUE, Truth::Unknown),
+    ];
+    conditions::merge(before, findings, generation, now)
+}
+
+/// The conditions of a boundary. This version installs and proves nothing yet, so all but `Ready` repeat the verdict's reason.
+pub fn boundary(
+    type_: BoundaryType,
+    judged: &boundary::Judgement,
+    before: &[Condition],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let mut findings =
+        vec![Finding::new(on_boundary::READY, true, reason::EVALUATED, "this generation has been evaluated; the verdict is in Proven")];
+    let proven = match judged.verdict {
+        BoundaryVerdict::Proven => Truth::True,
+        _ if judged.reason == reason::PROOF_PENDING => Truth::Unknown,
+        _ => Truth::False,
+    };
+    findings.push(Finding::new(on_boundary::PROVEN, proven, judged.reason, &judged.message));
+    for kind in [on_boundary::GUARD_INSTALLED, on_boundary::ACTIVATED, on_boundary::BYPASS_FREE, on_boundary::FENCE_DURABLE] {
+        findings.push(if type_ == BoundaryType::External {
+            Finding::new(kind, Truth::False, reason::NOTHING_TO_ENFORCE, "the receiver cannot compare epochs, so there is no guard here")
+        } else {
+            Finding::new(kind, Truth::Unknown, judged.reason, &judged.message)
+        });
+    }
+    conditions::merge(before, findings, generation, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::conditions::MAX_MESSAGE;
+    use crate::epoch::HolderError;
+    use crate::epoch::mint::{Reservation, TrustedFence};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn judgement(verdict: Verdict) -> verdict::Judgement {
+        let compliant = if verdict == Verdict::Enforced { Truth::True } else { Truth::False };
+        verdict::Judgement {
+            verdict,
+            reason: reason::OBSERVING,
+            message: "m".into(),
+            compliant,
+            summary: (0, 0),
+            proven_at: None,
+            until: None,
+        }
+    }
+
+    fn owner() -> OwnerUnique {
+        OwnerUnique { status: Truth::Unknown, reason: reason::NOBODY, message: "nobody".into() }
+    }
+
+    fn facts<'a>(judgement: &'a verdict::Judgement, rollout: Rollout, owner: &'a OwnerUnique, generation: i64) -> LockFacts<'a> {
+        LockFacts {
+            judgement,
+            class: LockClass::CorrectnessCritical,
+            rollout,
+            boundaries: &[],
+            coordinator: "a",
+            standing: &Standing::Released,
+            grant: None,
+            activations: &[],
+            owner,
+            went_back: None,
+            not_carried_out: None,
+            generation: Some(generation),
+        }
+    }
+
+    fn status<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a str> {
+        find(conditions, type_).map(|c| c.status.as_str())
+    }
+
+    #[test]
+    fn a_finding_never_blocks_unless_it_is_asked_to() {
+        for verdict in [Verdict::Invalid, Verdict::Violated, Verdict::Unenforced, Verdict::Unproven] {
+            let (judgement, owner) = (judgement(verdict), owner());
+            let (first, until) = lock(&facts(&judgement, Rollout::Report, &owner, 1), &[], at(0));
+            assert_eq!(status(&first, on_lock::READY), Some("True"), "{verdict:?}");
+            assert_eq!(status(&first, on_lock::STALLED), None);
+            assert_eq!(first.len(), 7, "all but Stalled are set on the first visit");
+            assert_eq!(until, None);
+        }
+    }
+
+    #[test]
+    fn a_blocking_rollout_fails_after_sixty_seconds_and_each_generation_has_its_own() {
+        let (judgement_, owner) = (judgement(Verdict::Unenforced), owner());
+        let block = facts(&judgement_, Rollout::Block, &owner, 1);
+        let (first, until) = lock(&block, &[], at(1_000));
+        assert_eq!(
+            (status(&first, on_lock::READY), status(&first, on_lock::STALLED), until),
+            (Some("False"), Some("False"), Some(at(1_060)))
+        );
+        let (soon, until) = lock(&block, &first, at(1_059));
+        assert_eq!((status(&soon, on_lock::STALLED), until), (Some("False"), Some(at(1_060))));
+        let (late, until) = lock(&block, &soon, at(1_060));
+        assert_eq!((status(&late, on_lock::STALLED), until), (Some("True"), None));
+        let (later, _) = lock(&block, &late, at(5_000));
+        assert_eq!(later, late);
+        let (edited, until) = lock(&LockFacts { generation: Some(2), ..block }, &later, at(5_000));
+        assert_eq!((status(&edited, on_lock::STALLED), until), (Some("False"), Some(at(5_060))), "a new declaration has its 60 s");
+        let good = judgement(Verdict::Enforced);
+        let (proven, _) = lock(&LockFacts { judgement: &good, ..block }, &edited, at(5_001));
+        assert_eq!((status(&proven, on_lock::READY), status(&proven, on_lock::STALLED)), (Some("True"), None));
+        let waiting = judgement(Verdict::Unproven);
+        let (unproven, until) = lock(&LockFacts { judgement: &waiting, ..block }, &[], at(1_000));
+        assert_eq!((status(&unproven, on_lock::READY), status(&unproven, on_lock::STALLED), until), (Some("False"), None, None));
+    }
+
+    /// Each way to have no grant has its reason and a message that says what to do; absurd holders keep it short (B15).
+    #[test]
+    fn every_standing_has_a_reason_and_a_message() {
+        let (judgement, owner) = (judgement(Verdict::Unenforced), owner());
+        let fence = TrustedFence { boundary: "db".into(), epoch: 9, holder: String::new() };
+        let standings = [
+            (Standing::Released, "False", reason::RELEASED),
+            (Standing::LeaseMissing, "False", reason::LEASE_MISSING),
+            (Standing::Forbidden("get leases in namespace \"x\"".into()), "Unknown", reason::FORBIDDEN),
+            (Standing::LeaseUnreadable("x".repeat(100_000)), "Unknown", reason::LEASE_UNREADABLE),
+            (Standing::NoCoordinator, "False", reason::NO_COORDINATOR),
+            (Standing::LeaseShared("older".into()), "False", reason::LEASE_SHARED),
+            (Standing::HolderUnusable(HolderError::TooLong(200_000)), "False", reason::HOLDER_UNUSABLE),
+            (Standing::FenceUnreadable { boundary: fence.boundary, why: "down".into() }, "False", reason::FENCE_UNREADABLE),
+            (Standing::ReservationUnreadable(Reservation::parse("junk").unwrap_err()), "False", reason::RESERVATION_UNREADABLE),
+            (Standing::NotMinted(MintError::Exhausted), "False", reason::EPOCH_EXHAUSTED),
+            (Standing::NotMinted(MintError::JumpTooLarge { next: 9 }), "False", reason::FENCE_IMPLAUSIBLE),
+        ];
+        for (standing, wanted, reason) in &standings {
+            let (conditions, _) = lock(&LockFacts { standing, ..facts(&judgement, Rollout::Report, &owner, 1) }, &[], at(0));
+            let active = find(&conditions, on_lock::EPOCH_ACTIVE).unwrap();
+            assert_eq!((active.status.as_str(), active.reason.as_str()), (*wanted, *reason));
+            assert!(active.message.len() <= MAX_MESSAGE && active.message.len() > 20, "{}", active.message);
+        }
+    }
+}

@@ -6,6 +6,7 @@
 
 pub mod boundary;
 pub mod conditions;
+pub mod owner;
 pub mod rules;
 pub mod schema;
 pub mod verdict;

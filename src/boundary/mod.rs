@@ -1,1 +1,159 @@
-//! stub
+//! What every kind of write boundary implements, and nothing of any one kind.
+//!
+//! Start with [`Backend`]; [`step`] is the one rule of how a fence moves. One module per backend; no backend's names
+//! outside its module and the union in the API. The in-memory backend serves tests and the model; the CRD does not know it.
+
+use std::{fmt, sync::Arc};
+
+use futures::future::BoxFuture;
+use thiserror::Error;
+
+use crate::{
+    api::{BoundaryType, WriteBoundary},
+    epoch::{Epoch, Holder},
+};
+
+pub mod memory;
+
+/// What a boundary remembers durably: the epoch and the holder that it accepts now.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fence {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The holder; `None` is nobody, and then every claim is refused.
+    pub holder: Option<Holder>,
+}
+
+/// What became of an activation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// The fence moved up to the grant.
+    Activated,
+    /// The fence was there already.
+    Unchanged,
+    /// The fence is at a later epoch, or at this one with another holder. It does not move, and this grant is over.
+    Superseded(Fence),
+    /// Somebody keeps the fence from moving, for instance an old owner's open transaction.
+    Blocked(String),
+}
+
+/// How a fence moves: up, never down, and never to another holder of the same epoch (protocol section 3, invariant 4).
+/// Returns the answer and the fence afterwards.
+pub fn step(fence: Option<&Fence>, epoch: Epoch, holder: &Holder) -> (Activation, Fence) {
+    let wanted = Fence { epoch, holder: Some(holder.clone()) };
+    match fence {
+        Some(now) if *now == wanted => (Activation::Unchanged, wanted),
+        Some(now) if now.epoch >= epoch => (Activation::Superseded(now.clone()), now.clone()),
+        _ => (Activation::Activated, wanted),
+    }
+}
+
+/// Whether a managed guard admits a write: equality of epoch and holder (protocol section 3). A fence that is absent or
+/// belongs to nobody admits nobody.
+pub fn admits(fence: Option<&Fence>, epoch: u64, holder: &str) -> bool {
+    fence.is_some_and(|f| f.epoch.get() == epoch && f.holder.as_ref().is_some_and(|h| h.as_str() == holder))
+}
+
+/// What a look at a boundary shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// The fence, `None` when there is none yet.
+    pub fence: Option<Fence>,
+    /// Whether the fence stands behind a guard that the operator installed or proved. Only then does it count for minting.
+    pub trusted: bool,
+}
+
+/// Why a backend could not answer. Carries no secret.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BackendError {
+    /// The receiver could not be reached.
+    #[error("not reachable: {0}")]
+    Unreachable(String),
+    /// It answered, and refused.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// It did not answer in time.
+    #[error("no answer within {0:?}")]
+    TimedOut(std::time::Duration),
+    /// This version has no backend for the type.
+    #[error("this version of fencedlock cannot activate {0} boundaries; until it can, set spec.mode to Observe")]
+    NotImplemented(BoundaryType),
+}
+
+impl BackendError {
+    /// A stable word for metrics and logs.
+    pub const fn category(&self) -> &'static str {
+        match self {
+            Self::Unreachable(_) => "unreachable",
+            Self::Refused(_) => "refused",
+            Self::TimedOut(_) => "timeout",
+            Self::NotImplemented(_) => "not_implemented",
+        }
+    }
+}
+
+/// One write boundary, as the operator drives it. Every call is idempotent; the caller bounds it in time.
+pub trait Backend: Send + Sync + fmt::Debug {
+    /// Reads the fence. Changes nothing.
+    fn observe(&self) -> BoxFuture<'_, Result<Observation, BackendError>>;
+
+    /// Moves the fence up to a grant, by the rule of [`step`].
+    fn activate<'a>(&'a self, epoch: Epoch, holder: &'a Holder) -> BoxFuture<'a, Result<Activation, BackendError>>;
+}
+
+/// Finds the backend of a boundary.
+pub trait Backends: Send + Sync + fmt::Debug {
+    /// The backend, or `None` when there is nothing to drive: an external receiver, or a type that this version cannot.
+    fn backend(&self, boundary: &WriteBoundary) -> Option<Arc<dyn Backend>>;
+}
+
+/// The backends of this version: none yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BuiltIn;
+
+impl Backends for BuiltIn {
+    fn backend(&self, _: &WriteBoundary) -> Option<Arc<dyn Backend>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn fence(epoch: u64, holder: &str) -> Fence {
+        Fence { epoch: Epoch::new(epoch).unwrap(), holder: Holder::new(holder).ok() }
+    }
+
+    proptest! {
+        /// Invariant 4: a fence never goes down and never changes its holder under one epoch; the same grant is a no-op.
+        #[test]
+        fn a_fence_only_goes_up(moves in prop::collection::vec((1u64..6, "[ab]"), 1..30)) {
+            let mut now: Option<Fence> = None;
+            for (epoch, holder) in moves {
+                let (epoch, holder) = (Epoch::new(epoch).unwrap(), Holder::new(holder).unwrap());
+                let (answer, next) = step(now.as_ref(), epoch, &holder);
+                if let Some(before) = &now {
+                    prop_assert!(next.epoch > before.epoch || next == *before);
+                }
+                let there = next == Fence { epoch, holder: Some(holder.clone()) };
+                prop_assert_eq!(there, matches!(answer, Activation::Activated | Activation::Unchanged));
+                prop_assert_eq!(step(Some(&next), epoch, &holder).1, next.clone(), "idempotent");
+                now = Some(next);
+            }
+        }
+    }
+
+    #[test]
+    fn a_guard_admits_the_owner_and_nobody_else() {
+        let at = fence(7, "a");
+        assert!(admits(Some(&at), 7, "a"));
+        for (epoch, holder) in [(6, "a"), (8, "a"), (7, "b"), (0, "a"), (7, ""), (u64::MAX, "a")] {
+            assert!(!admits(Some(&at), epoch, holder), "{epoch} {holder}");
+        }
+        let nobody = fence(7, "");
+        assert_eq!(nobody.holder, None);
+        assert!(!admits(Some(&nobody), 7, "") && !admits(Some(&nobody), 7, "a") && !admits(None, 7, "a"));
+    }
+}

@@ -1,0 +1,184 @@
+//! Whether the holder of a lock is one process life, as far as the cluster can show it (condition `OwnerUnique`).
+//!
+//! Start with [`judge`]. The Lease alone cannot tell two processes that share an identity (case B02), so what is not known
+//! is said to be unknown.
+
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+
+use super::verdict::OwnerUnique;
+use crate::{
+    api::{
+        Identity,
+        conditions::{Truth, reason, shorten, truncate},
+    },
+    epoch::{
+        Holder,
+        grant::Grant,
+        term::{LeaseView, MAX_SAME_HOLDER_STEPS},
+    },
+};
+
+/// What is known of the pod behind a holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodRead {
+    /// Nobody looked: there is no holder, or its identity is opaque or no pod's name.
+    NotSought,
+    /// There is no pod of that name.
+    Missing,
+    /// It may not be read: verb, resource and namespace.
+    Forbidden(String),
+    /// It could not be read.
+    Unreadable(String),
+    /// It is there.
+    Found(PodView),
+}
+
+impl PodRead {
+    /// The pod's uid, when it is known.
+    pub fn uid(&self) -> Option<&str> {
+        match self {
+            Self::Found(pod) => Some(&pod.uid),
+            _ => None,
+        }
+    }
+}
+
+/// A pod, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodView {
+    /// Its uid.
+    pub uid: String,
+    /// When each running container was started last, by name.
+    pub started: Vec<(String, Timestamp)>,
+}
+
+impl From<Pod> for PodView {
+    fn from(pod: Pod) -> Self {
+        let statuses = pod.status.and_then(|s| s.container_statuses).unwrap_or_default();
+        let started = |state: k8s_openapi::api::core::v1::ContainerState| state.running?.started_at.map(|t| t.0);
+        Self {
+            uid: pod.metadata.uid.unwrap_or_default(),
+            started: statuses.into_iter().filter_map(|c| Some((c.name, c.state.and_then(started)?))).collect(),
+        }
+    }
+}
+
+/// Says whether the holder is one process life.
+///
+/// A container that was started after the lock was acquired may be the owner's next life or a sidecar: that is reported and
+/// starts no term (protocol section 1). The times come from one node's clock, so that they can be compared.
+pub fn judge(holder: Option<&Holder>, identity: Identity, lease: Option<&LeaseView>, grant: Option<&Grant>, pod: &PodRead) -> OwnerUnique {
+    let unknown = |reason, message: String| OwnerUnique { status: Truth::Unknown, reason, message };
+    let Some(holder) = holder else {
+        return unknown(reason::NOBODY, "nobody holds the lock".into());
+    };
+    let name = shorten(holder.as_str(), 80);
+    if grant.is_some_and(|grant| grant.same_holder_steps >= MAX_SAME_HOLDER_STEPS) {
+        return unknown(
+            reason::COUNTER_UNRELIABLE,
+            format!(
+                "the client of {name:?} rewrites leaseTransitions and acquireTime while it holds the Lease, so another owner in between cannot be seen: use a client that keeps both at renewals"
+            ),
+        );
+    }
+    match pod {
+        _ if identity == Identity::Opaque => {
+            unknown(reason::OPAQUE, format!("{name:?} is declared opaque, so two processes that use this identity cannot be told apart"))
+        }
+        PodRead::NotSought => unknown(
+            reason::NOT_A_POD,
+            format!(
+                "{name:?} is no pod's name and does not start with one followed by `_`: use the pod's name, so that two processes can be told apart"
+            ),
+        ),
+        PodRead::Missing => unknown(
+            reason::NOT_A_POD,
+            format!(
+                "there is no pod {:?}: if the holders' pods run elsewhere, set spec.coordinator.lease.podNamespace",
+                holder.pod_name().unwrap_or_default()
+            ),
+        ),
+        PodRead::Forbidden(what) => {
+            unknown(reason::FORBIDDEN, format!("the operator may not {what}, so two processes with this identity cannot be told apart"))
+        }
+        PodRead::Unreadable(why) => unknown(reason::NOT_A_POD, format!("the pod of {name:?} could not be read: {why}")),
+        PodRead::Found(pod) => found(&name, pod, lease, grant),
+    }
+}
+
+fn found(name: &str, pod: &PodView, lease: Option<&LeaseView>, grant: Option<&Grant>) -> OwnerUnique {
+    let acquired = grant.map_or_else(|| lease.and_then(|l| l.acquire_time), |g| g.term.acquire_time.or(Some(g.since.0)));
+    let restarted = pod.started.iter().find(|(_, started)| acquired.is_some_and(|acquired| *started > truncate(acquired)));
+    match restarted {
+        Some((container, at)) => OwnerUnique {
+            status: Truth::Unknown,
+            reason: reason::CONTAINER_RESTARTED,
+            message: format!(
+                "container {container:?} of the holder's pod was started at {at}, after the lock was acquired: if it is the owner, its earlier life may \
+                 still have writes under way; use an identity that changes with each start, as client-go's <pod>_<uuid>"
+            ),
+        },
+        None => OwnerUnique {
+            status: Truth::True,
+            reason: reason::ONE_PROCESS,
+            message: format!("{name:?} is one pod, and no container of it was started since"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::epoch::{Epoch, grant::GrantState, term::Term};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn grant(acquired: Option<i64>, steps: u8) -> Grant {
+        Grant {
+            epoch: Epoch::FIRST,
+            holder: Holder::new("db-0").unwrap(),
+            state: GrantState::Active,
+            since: Time(at(100)),
+            same_holder_steps: steps,
+            term: Term {
+                lease_uid: "u".into(),
+                lease_transitions: None,
+                acquire_time: acquired.map(at),
+                pod_uid: None,
+                resource_version: "1".into(),
+            },
+        }
+    }
+
+    fn pod(started: i64) -> PodRead {
+        PodRead::Found(PodView { uid: "p".into(), started: vec![("app".into(), at(started))] })
+    }
+
+    /// B02, A04: what the cluster cannot show is unknown, and a restart in place is said.
+    #[test]
+    fn what_is_not_known_is_said_to_be_unknown() {
+        let holder = Holder::new("db-0").unwrap();
+        let judge = |identity, grant: &Grant, pod: &PodRead| {
+            let owner = super::judge(Some(&holder), identity, None, Some(grant), pod);
+            (owner.status, owner.reason)
+        };
+        let usual = grant(Some(90), 0);
+        for (what, answer, wanted) in [
+            ("one pod", judge(Identity::Auto, &usual, &pod(80)), (Truth::True, reason::ONE_PROCESS)),
+            ("started in the second of acquisition", judge(Identity::Auto, &usual, &pod(90)), (Truth::True, reason::ONE_PROCESS)),
+            ("restarted", judge(Identity::Auto, &usual, &pod(91)), (Truth::Unknown, reason::CONTAINER_RESTARTED)),
+            ("B11: no acquireTime", judge(Identity::Auto, &grant(None, 0), &pod(101)), (Truth::Unknown, reason::CONTAINER_RESTARTED)),
+            ("opaque", judge(Identity::Opaque, &usual, &PodRead::NotSought), (Truth::Unknown, reason::OPAQUE)),
+            ("free text", judge(Identity::Auto, &usual, &PodRead::NotSought), (Truth::Unknown, reason::NOT_A_POD)),
+            ("no pod", judge(Identity::Auto, &usual, &PodRead::Missing), (Truth::Unknown, reason::NOT_A_POD)),
+            ("forbidden", judge(Identity::Auto, &usual, &PodRead::Forbidden("get pods".into())), (Truth::Unknown, reason::FORBIDDEN)),
+            ("counter", judge(Identity::Auto, &grant(Some(90), 3), &pod(80)), (Truth::Unknown, reason::COUNTER_UNRELIABLE)),
+        ] {
+            assert_eq!(answer, wanted, "{what}");
+        }
+        assert_eq!(super::judge(None, Identity::Auto, None, None, &PodRead::NotSought).reason, reason::NOBODY);
+    }
+}
