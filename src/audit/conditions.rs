@@ -143,7 +143,7 @@ fn enforced(facts: &LockFacts<'_>) -> Finding {
     let judgements = || {
         required.iter().filter_map(|r| match &r.found {
             Found::Present(present) => Some(&present.judgement),
-            Found::Missing | Found::OtherLock(_) => None,
+            _ => None,
         })
     };
     if facts.class == LockClass::EfficiencyOnly {

@@ -21,6 +21,10 @@ pub enum Found {
     Missing,
     /// There is one, and it belongs to another lock.
     OtherLock(String),
+    /// WriteBoundaries could not be read: why.
+    Unreadable(String),
+    /// There is an object of that name that is no WriteBoundary by this version's rules: why.
+    Malformed(String),
     /// It is there and refers back.
     Present(Present),
 }
@@ -131,7 +135,7 @@ pub fn judge(facts: &Facts<'_>) -> Judgement {
 fn present(required: &Required) -> Option<&Present> {
     match &required.found {
         Found::Present(present) => Some(present),
-        Found::Missing | Found::OtherLock(_) => None,
+        _ => None,
     }
 }
 
@@ -173,6 +177,13 @@ fn invalid(facts: &Facts<'_>) -> Option<Row> {
             "FencedLock {older:?} is older and declared on the same Lease, so this one gets no epochs: give each lock a Lease of its own, or delete one"
         );
         return row(reason::LEASE_SHARED, message);
+    }
+    let malformed = facts.boundaries.iter().find_map(|r| match &r.found {
+        Found::Malformed(why) => Some(format!("write boundary {:?}: {why}", r.name)),
+        _ => None,
+    });
+    if let Some(message) = malformed {
+        return row(reason::BOUNDARY_INVALID, message);
     }
     let invalid = having(facts, BoundaryVerdict::Invalid);
     (!invalid.is_empty()).then(|| (Verdict::Invalid, reason::BOUNDARY_INVALID, about(&invalid)))
@@ -234,7 +245,7 @@ fn unenforced(facts: &Facts<'_>) -> Option<Row> {
 
 /// What is wrong with the first listed boundary that is not there or refers to another lock.
 pub(super) fn missing(boundaries: &[Required]) -> Option<String> {
-    let wrong: Vec<_> = boundaries.iter().filter(|r| !matches!(r.found, Found::Present(_))).collect();
+    let wrong: Vec<_> = boundaries.iter().filter(|r| matches!(r.found, Found::Missing | Found::OtherLock(_))).collect();
     let first = wrong.first()?;
     let others = more(wrong.len() - 1);
     Some(match &first.found {
@@ -244,7 +255,7 @@ pub(super) fn missing(boundaries: &[Required]) -> Option<String> {
                 first.name
             )
         }
-        Found::Missing | Found::Present(_) => {
+        _ => {
             format!(
                 "there is no WriteBoundary {:?} in this namespace: create it, or remove it from spec.writeBoundaries{others}",
                 first.name
@@ -269,6 +280,13 @@ const UNPROVEN_ORDER: &[&str] = &[
 ];
 
 fn unproven(facts: &Facts<'_>) -> Option<Row> {
+    let unreadable = facts.boundaries.iter().find_map(|r| match &r.found {
+        Found::Unreadable(why) => Some(why),
+        _ => None,
+    });
+    if let Some(why) = unreadable {
+        return Some((Verdict::Unproven, reason::FORBIDDEN, format!("the write boundaries could not be read: {why}")));
+    }
     let rank = |reason: &str| UNPROVEN_ORDER.iter().position(|r| *r == reason).unwrap_or(UNPROVEN_ORDER.len());
     let mut unproven = having(facts, BoundaryVerdict::Unproven);
     unproven.sort_by_key(|(_, b)| rank(b.judgement.reason));
@@ -485,6 +503,8 @@ mod tests {
                 Enforced,
                 reason::ALL_BOUNDARIES_PROVEN,
             ),
+            ("boundary malformed", |g| g.boundaries[0].found = Found::Malformed("odd".into()), Invalid, reason::BOUNDARY_INVALID),
+            ("boundaries may not be read", |g| g.boundaries[0].found = Found::Unreadable("no right".into()), Unproven, reason::FORBIDDEN),
             ("proof pending", |g| g.boundaries.push(boundary(B::Unproven, reason::PROOF_PENDING)), Unproven, reason::PROOF_PENDING),
             (
                 "one that is not listed counts",
@@ -548,7 +568,7 @@ mod tests {
 
     fn any_boundary() -> impl Strategy<Value = Required> {
         let found = prop_oneof![
-            1 => Just(None), 1 => Just(Some(Found::Missing)), 1 => Just(Some(Found::OtherLock("x".into())))
+            1 => Just(None), 1 => Just(Some(Found::Missing)), 1 => Just(Some(Found::OtherLock("x".into()))), 1 => Just(Some(Found::Unreadable("x".into()))), 1 => Just(Some(Found::Malformed("x".into())))
         ];
         (any_verdict(), found, any::<[bool; 4]>(), 0..UNPROVEN_ORDER.len()).prop_map(|(verdict, found, [listed, needs, pod, weak], why)| {
             let mut required = boundary(verdict, UNPROVEN_ORDER[why]);

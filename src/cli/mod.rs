@@ -1,8 +1,95 @@
-//! stub
-/// stub
-pub fn run(_: std::env::ArgsOs) -> std::process::ExitCode {
-    for c in crate::api::crd::all().unwrap() {
-        println!("---\n{}", crate::api::crd::to_yaml(&c).unwrap());
+//! The command line: one file per subcommand. Parses, calls, prints; judges nothing itself.
+//!
+//! Start with [`run`].
+
+mod audit;
+mod completions;
+mod crds;
+mod operator;
+mod status;
+mod table;
+
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand};
+
+/// Audits how locks are classified and says which critical ones have no write boundary that refuses obsolete owners.
+#[derive(Debug, Parser)]
+#[command(name = "fencedlock", version, arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Judge the FencedLocks and WriteBoundaries in manifests, without a cluster
+    Audit(audit::Args),
+    /// Show the whole story of a lock on one screen
+    Status(status::Args),
+    /// Print the CustomResourceDefinitions
+    Crds(crds::Args),
+    /// Run the operator (what the chart runs)
+    Operator(operator::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+}
+
+/// The exit code of a run that found something.
+const FOUND: u8 = 1;
+/// The exit code of a usage or tool error.
+const FAILED: u8 = 2;
+
+/// Runs the command line with the given arguments, the program's name first.
+///
+/// Exit codes: 0 when it went well and nothing was found, 1 when an audit found something at or above `--fail-on`, 2 for a
+/// usage or tool error.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // clap's own codes: 0 for --help and --version, 2 for usage.
+            let code = u8::try_from(error.exit_code()).unwrap_or(FAILED);
+            drop(error.print());
+            return ExitCode::from(code);
+        }
+    };
+    let outcome = match cli.command {
+        Command::Audit(args) => audit::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Crds(args) => crds::run(&args),
+        Command::Operator(args) => operator::run(&args),
+        Command::Completions(args) => completions::run(&args),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        // The reader went away, as `head` does: no error of ours.
+        Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            drop(writeln!(io::stderr(), "fencedlock: {failure}"));
+            ExitCode::from(FAILED)
+        }
     }
-    std::process::ExitCode::SUCCESS
+}
+
+/// Why a command could not do its work.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// Output or input failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Anything else, as a sentence with its next step.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// A runtime for the commands that talk to a cluster.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    // The one TLS provider of the program.
+    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
 }

@@ -1,0 +1,137 @@
+//! One write boundary, one pass: judge it and report. Activation belongs to its lock's reconcile; this only shows the result.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use kube::{ResourceExt, core::error_boundary::InvalidObject, runtime::controller::Action};
+use serde_json::json;
+
+use super::{
+    decide::lock_side,
+    error::Error,
+    follow::Key,
+    gather::evidence,
+    jobs::Progress,
+    status,
+    unit::{Guarded, Unit, key_of},
+};
+use crate::{
+    api::{
+        BoundaryVerdict, Fence, FencedLock, WriteBoundary, WriteBoundaryStatus,
+        conditions::{self, Finding, Truth, boundary as on_boundary, reason, truncate},
+    },
+    audit::{boundary as judging, boundary::LockSide, conditions as texts, schema},
+    boundary::Activation,
+};
+
+/// Reconciles one boundary, in bounded time.
+pub(super) async fn reconcile(object: Arc<Guarded<WriteBoundary>>, unit: Arc<Unit>) -> Result<Action, Error> {
+    unit.stats.boundary_reconciles.fetch_add(1, Ordering::Relaxed);
+    let limit = unit.settings.reconcile_timeout;
+    let key = key_of(&*object);
+    let pass = async {
+        match &object.0 {
+            Ok(boundary) => one_boundary(&unit, &key, boundary).await,
+            Err(invalid) => malformed(&unit, &key, invalid).await,
+        }
+    };
+    tokio::time::timeout(limit, pass)
+        .await
+        .unwrap_or_else(|_| Err(Error::TimedOut { what: format!("reconciling {}/{}", key.0, key.1), limit }))
+}
+
+async fn one_boundary(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Result<Action, Error> {
+    let now = Timestamp::now();
+    let lock = unit.lock(&(key.0.clone(), boundary.spec.lock_ref.name.clone()));
+    let lock = lock.as_ref().and_then(|l| l.0.as_ref().ok());
+    let side = lock.map_or(LockSide::NotFound, |l| lock_side(l.status.as_ref().and_then(|s| s.grant.as_ref())));
+    let spec = serde_json::to_value(&boundary.spec).unwrap_or_default();
+    let field_errors = schema::check("WriteBoundary", &json!({ "spec": spec }));
+    let evidence = evidence(unit.backends.backend(boundary).is_some());
+    let judged = judging::judge(&judging::Facts {
+        spec: &boundary.spec,
+        field_errors: &field_errors,
+        target_shared: None,
+        lock: &side,
+        evidence: &evidence,
+        now,
+    });
+    let status = next_status(unit, boundary, lock, &judged, now);
+    if boundary.status.as_ref() != Some(&status) {
+        status::record_boundary(unit, boundary, status).await?;
+    }
+    let wait = judged
+        .until
+        .map(|until| Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default() + Duration::from_millis(100));
+    Ok(wait.map_or_else(Action::await_change, Action::requeue))
+}
+
+fn next_status(
+    unit: &Unit,
+    boundary: &WriteBoundary,
+    lock: Option<&FencedLock>,
+    judged: &judging::Judgement,
+    now: Timestamp,
+) -> WriteBoundaryStatus {
+    let before = boundary.status.clone().unwrap_or_default();
+    let generation = boundary.metadata.generation;
+    WriteBoundaryStatus {
+        observed_generation: generation,
+        verdict: Some(judged.verdict),
+        reason: Some(judged.reason.to_owned()),
+        contract: judged.contract,
+        fence: activated_fence(unit, boundary, lock, now).or_else(|| before.fence.clone()),
+        conditions: texts::boundary(boundary.spec.type_, judged, &before.conditions, generation, now),
+        ..before
+    }
+}
+
+/// The fence that the lock's recorded grant was just activated to, if it was.
+fn activated_fence(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>, now: Timestamp) -> Option<Fence> {
+    let grant = lock?.status.as_ref()?.grant.as_ref()?;
+    let known = boundary.status.as_ref().and_then(|s| s.fence.as_ref());
+    if known.is_some_and(|fence| fence.epoch == grant.epoch && fence.holder == grant.holder.as_str()) {
+        return None;
+    }
+    let progress = unit.activations.peek(&boundary.uid()?, &(grant.epoch, grant.holder.clone()))?;
+    matches!(progress, Progress::Done(Activation::Activated | Activation::Unchanged)).then(|| Fence {
+        epoch: grant.epoch,
+        holder: grant.holder.as_str().to_owned(),
+        activated_at: Some(Time(truncate(now))),
+    })
+}
+
+/// Says what is wrong with a boundary that cannot be read as one.
+async fn malformed(unit: &Unit, key: &Key, invalid: &InvalidObject) -> Result<Action, Error> {
+    let Some(object) = status::raw::<WriteBoundary>(unit, key).await? else { return Ok(Action::await_change()) };
+    let errors = schema::check("WriteBoundary", &object.data);
+    let message = errors.first().map_or_else(|| invalid.error.clone(), ToString::to_string);
+    let generation = object.metadata.generation;
+    let before = object.data.pointer("/status/conditions").cloned().unwrap_or_default();
+    let before: Vec<_> = serde_json::from_value(before).unwrap_or_default();
+    let findings = vec![
+        Finding::new(on_boundary::READY, Truth::False, reason::MALFORMED, &message),
+        Finding::new(on_boundary::PROVEN, Truth::False, reason::MALFORMED, &message),
+    ];
+    let fields = json!({
+        "observedGeneration": generation,
+        "verdict": BoundaryVerdict::Invalid,
+        "reason": reason::MALFORMED,
+        "conditions": conditions::merge(&before, findings, generation, Timestamp::now()),
+    });
+    status::record_raw::<WriteBoundary>(unit, object, fields).await?;
+    Ok(Action::await_change())
+}
+
+/// What to do after a pass failed.
+pub(super) fn after_error(object: &Guarded<WriteBoundary>, error: &Error) -> Action {
+    let (namespace, name) = key_of(object);
+    if !matches!(error, Error::Conflict(_)) {
+        tracing::warn!(object = %format_args!("{namespace}/{name}"), category = error.category(), %error, "a write boundary could not be reconciled");
+    }
+    // A conflict means that the cache lags behind a write; the event that brings it up to date asks for the next pass too.
+    Action::requeue(if error.is_retryable() { Duration::from_secs(2) } else { Duration::from_secs(30) })
+}

@@ -1,0 +1,406 @@
+//! Everything about one lock put together: from what was gathered to the next status, what is to be activated and what is to
+//! be announced. Pure: no client, no clock; the rules themselves are in [`crate::epoch`] and [`crate::audit`].
+//!
+//! Start with [`decide`].
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use kube::ResourceExt;
+
+use crate::{
+    api::{
+        BoundaryStatus, ClaimKind, FencedLock, FencedLockStatus, LockClass, MAX_BOUNDARIES, Verdict, WriteBoundary,
+        conditions::{find, lock as on_lock, reason, shorten, truncate},
+    },
+    audit::{
+        boundary::{self, Evidence, LockSide},
+        conditions::{self, Activation, LockFacts},
+        owner::{self, PodRead},
+        schema::FieldError,
+        verdict::{self, Found, OwnerUnique, Present, Required},
+    },
+    boundary::BackendError,
+    epoch::{
+        Epoch, Holder,
+        grant::{self, Grant, GrantState, LeaseRead, Standing},
+        mint::{self, MintError, Reservation, ReservationError, TrustedFence},
+        term::TermRule,
+    },
+};
+
+/// A boundary that counts for the lock, as it was gathered.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    /// Its name.
+    pub name: String,
+    /// Whether `spec.writeBoundaries` lists it.
+    pub listed: bool,
+    /// What is there.
+    pub state: CountedState,
+}
+
+/// What is there under a boundary's name.
+#[derive(Clone, Debug)]
+pub enum CountedState {
+    /// Nothing.
+    Missing,
+    /// A boundary of another lock.
+    OtherLock(String),
+    /// It could not be read: why.
+    Unreadable(String),
+    /// It is no WriteBoundary by this version's rules: why.
+    Malformed(String),
+    /// The boundary.
+    Present {
+        /// The object.
+        object: Arc<WriteBoundary>,
+        /// What the schema refuses in it.
+        field_errors: Vec<FieldError>,
+        /// What is known of its behaviour.
+        evidence: Evidence,
+        /// Whether a backend can activate it.
+        has_backend: bool,
+    },
+}
+
+/// Everything that was gathered about one lock.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The lock.
+    pub lock: Arc<FencedLock>,
+    /// What the schema refuses in it.
+    pub field_errors: Vec<FieldError>,
+    /// The older lock on the same Lease.
+    pub older: Option<String>,
+    /// The Lease.
+    pub lease: LeaseRead,
+    /// The holder's pod.
+    pub pod: PodRead,
+    /// The boundaries that count, listed ones first.
+    pub boundaries: Vec<Counted>,
+    /// The reservation.
+    pub reservation: Result<Option<Reservation>, ReservationError>,
+    /// The highest epoch that this process saw for the lock.
+    pub remembered: Option<Epoch>,
+    /// Fences behind trusted guards.
+    pub fences: Vec<TrustedFence>,
+    /// A boundary whose fence could not be read, and why.
+    pub unreadable_fence: Option<(String, String)>,
+    /// What became of activating the recorded grant, by the boundary's name.
+    pub activations: BTreeMap<String, Activation>,
+    /// The time that this is about.
+    pub now: Timestamp,
+}
+
+/// Something that changed and that people are told of, as a Kubernetes Event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// The Event's reason.
+    pub reason: &'static str,
+    /// Whether it asks for somebody's attention.
+    pub warning: bool,
+    /// What happened.
+    pub note: String,
+}
+
+/// What is to be done about one lock.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The next status.
+    pub status: FencedLockStatus,
+    /// About epoch and grant.
+    pub grant: grant::Decision,
+    /// A reservation that has to be written before the status is.
+    pub reserve: Option<Reservation>,
+    /// Boundaries that have to be activated once the status, with its grant, is recorded.
+    pub activate: Vec<String>,
+    /// What people are told once the status is recorded.
+    pub announcements: Vec<Announcement>,
+    /// When the answer changes by itself.
+    pub until: Option<Timestamp>,
+    /// Whether this may only be carried out when it rests on uncached reads.
+    pub needs_fresh: bool,
+}
+
+/// Decides what to do about one lock.
+pub fn decide(observed: &Observed) -> Decision {
+    let before = observed.lock.status.clone().unwrap_or_default();
+    let spec = &observed.lock.spec;
+    let now = Time(truncate(observed.now));
+    let retired = retired_fences(observed, &before);
+    let uid = observed.lock.uid().unwrap_or_default();
+    let fences: Vec<_> = observed.fences.iter().chain(&retired).cloned().collect();
+    let input = grant_input(observed, &before, &uid, &fences);
+    let mut epochs = grant::decide(&input, &now);
+    let changes = epochs.changes(&input);
+
+    let required: Vec<Required> = observed.boundaries.iter().map(|counted| judge(counted, observed, epochs.grant.as_ref())).collect();
+    let activations = activations(observed, epochs.grant.as_ref());
+    let blocking: Vec<_> = activations.iter().filter(|(name, ..)| blocks(observed, name)).cloned().collect();
+    if let Some(pending) = epochs.grant.as_ref().filter(|_| blocking.iter().all(|(_, a)| *a == Activation::Done)) {
+        epochs.grant = Some(pending.activated(now));
+    }
+
+    let holder = holder(&observed.lease);
+    let identity = spec.coordinator.lease.as_ref().map(|l| l.identity).unwrap_or_default();
+    let lease = match &observed.lease {
+        LeaseRead::Found(lease) => Some(lease),
+        _ => None,
+    };
+    let owner = owner::judge(holder, identity, lease, epochs.grant.as_ref(), &observed.pod);
+    let went_back = went_back(&epochs, &before);
+    let went_back = went_back.as_ref().map(|(reason, message)| (*reason, message.as_str()));
+    let judgement = verdict::judge(&verdict::Facts {
+        class: spec.class,
+        external_token: spec.coordinator.external.as_ref().map(|e| e.token),
+        contract: spec.contract,
+        field_errors: &observed.field_errors,
+        lease_shared_with: observed.older.as_deref(),
+        boundaries: &required,
+        owner: &owner,
+        went_back,
+    });
+    let facts = LockFacts {
+        judgement: &judgement,
+        class: spec.class,
+        rollout: spec.rollout,
+        boundaries: &required,
+        coordinator: coordinator(&observed.lock),
+        standing: &epochs.standing,
+        grant: epochs.grant.as_ref(),
+        activations: &blocking,
+        owner: &owner,
+        went_back,
+        not_carried_out: spec
+            .revoke
+            .as_ref()
+            .map(|_| "evaluated; but spec.revoke is not carried out by this version of fencedlock: stop the owner by other means"),
+        generation: observed.lock.metadata.generation,
+    };
+    let (conditions, stalls_at) = conditions::lock(&facts, &before.conditions, observed.now);
+
+    let status = FencedLockStatus {
+        observed_generation: observed.lock.metadata.generation,
+        verdict: Some(judgement.verdict),
+        reason: Some(judgement.reason.to_owned()),
+        epoch: epochs.epoch,
+        grant: epochs.grant.clone(),
+        revoked: before.revoked.clone(),
+        recent_owners: before.recent_owners.clone(),
+        boundary_summary: summary(spec.class, judgement.summary),
+        boundaries: boundary_statuses(observed, &required, &activations, epochs.grant.as_ref(), &before),
+        proven_at: judgement.proven_at.map(|at| Time(truncate(at))),
+        conditions,
+    };
+    let retire = retired.iter().filter_map(|fence| match &observed.reservation {
+        Ok(reservation) => mint::retire(fence.epoch, &uid, epochs.epoch, reservation.as_ref()),
+        Err(_) => None,
+    });
+    let reserve = epochs.reserve.clone().or_else(|| retire.max_by_key(|r| r.last));
+    Decision {
+        announcements: announce(&before, &status, &owner, epochs.began),
+        activate: activations.into_iter().filter(|(_, a)| *a != Activation::Done).map(|(name, _)| name).collect(),
+        until: [judgement.until, stalls_at].into_iter().flatten().min(),
+        needs_fresh: changes || !retired.is_empty(),
+        reserve,
+        grant: epochs,
+        status,
+    }
+}
+
+fn grant_input<'a>(observed: &'a Observed, before: &'a FencedLockStatus, uid: &'a str, fences: &'a [TrustedFence]) -> grant::Input<'a> {
+    grant::Input {
+        lock_uid: uid,
+        epoch: before.epoch,
+        grant: before.grant.as_ref(),
+        lease: &observed.lease,
+        shared_with: observed.older.as_deref(),
+        pod_uid: observed.pod.uid(),
+        floor: observed.lock.spec.epoch_floor,
+        reservation: &observed.reservation,
+        remembered: observed.remembered,
+        fences,
+        unreadable_fence: observed.unreadable_fence.as_ref().map(|(name, why)| (name.as_str(), why.as_str())),
+    }
+}
+
+/// The holder that the Lease names, when it can be carried.
+pub fn holder(lease: &LeaseRead) -> Option<&Holder> {
+    match lease {
+        LeaseRead::Found(lease) => lease.holder.as_ref().ok().and_then(Option::as_ref),
+        _ => None,
+    }
+}
+
+/// What the coordinator is called in messages.
+fn coordinator(lock: &FencedLock) -> &str {
+    let spec = &lock.spec.coordinator;
+    let lease = spec.lease.as_ref().map(|l| l.name.as_str());
+    lease.or_else(|| spec.external.as_ref().map(|e| e.system.as_str())).unwrap_or_default()
+}
+
+/// Fences of boundaries that were there when the status was last written and are not any more. They came from guards that
+/// the operator had activated, so they count.
+fn retired_fences(observed: &Observed, before: &FencedLockStatus) -> Vec<TrustedFence> {
+    let is_there = |name: &str| {
+        observed.boundaries.iter().any(|b| {
+            b.name == name && matches!(b.state, CountedState::Present { .. } | CountedState::Unreadable(_) | CountedState::Malformed(_))
+        })
+    };
+    let holder = |epoch: Epoch| before.grant.as_ref().filter(|g| g.epoch == epoch).map(|g| g.holder.as_str().to_owned());
+    let fence = |b: &BoundaryStatus| {
+        let epoch = b.fence?;
+        Some(TrustedFence { boundary: b.name.clone(), epoch: epoch.get(), holder: holder(epoch).unwrap_or_default() })
+    };
+    before.boundaries.iter().filter(|b| !is_there(&b.name)).filter_map(fence).collect()
+}
+
+fn judge(counted: &Counted, observed: &Observed, grant: Option<&Grant>) -> Required {
+    let found = match &counted.state {
+        CountedState::Missing => Found::Missing,
+        CountedState::OtherLock(lock) => Found::OtherLock(lock.clone()),
+        CountedState::Unreadable(why) => Found::Unreadable(why.clone()),
+        CountedState::Malformed(why) => Found::Malformed(why.clone()),
+        CountedState::Present { object, field_errors, evidence, .. } => {
+            let spec = &object.spec;
+            let facts = boundary::Facts { spec, field_errors, target_shared: None, lock: &lock_side(grant), evidence, now: observed.now };
+            Found::Present(Present {
+                type_: spec.type_,
+                judgement: boundary::judge(&facts),
+                needs_activation: spec.needs_activation(observed.lock.spec.contract),
+                by_pod: spec.kubernetes.as_ref().is_some_and(|k| k.claim == ClaimKind::PodIdentity),
+            })
+        }
+    };
+    Required { name: counted.name.clone(), listed: counted.listed, found }
+}
+
+/// The lock as its boundaries see it.
+pub(super) fn lock_side(grant: Option<&Grant>) -> LockSide {
+    let active = grant.filter(|g| g.state == GrantState::Active);
+    LockSide::Found { active: active.map(|g| (g.epoch, g.holder.as_str().to_owned())) }
+}
+
+/// Where the grant has to be activated, and what became of it. Empty without a grant.
+fn activations(observed: &Observed, grant: Option<&Grant>) -> Vec<(String, Activation)> {
+    let Some(grant) = grant else { return Vec::new() };
+    let contract = observed.lock.spec.contract;
+    let present = observed.boundaries.iter().filter_map(|b| match &b.state {
+        CountedState::Present { object, has_backend, .. } if object.spec.needs_activation(contract) => Some((b, object, *has_backend)),
+        _ => None,
+    });
+    present
+        .filter_map(|(counted, object, has_backend)| {
+            if !has_backend {
+                let cannot = BackendError::NotImplemented(object.spec.type_);
+                return blocks(observed, &counted.name).then(|| (counted.name.clone(), Activation::Failed(cannot.to_string())));
+            }
+            let state = if is_at(object, grant) {
+                Activation::Done
+            } else {
+                observed.activations.get(&counted.name).cloned().unwrap_or(Activation::Waiting)
+            };
+            Some((counted.name.clone(), state))
+        })
+        .collect()
+}
+
+/// Whether the boundary's own status says that its fence is at the grant. It dies with the boundary.
+fn is_at(boundary: &WriteBoundary, grant: &Grant) -> bool {
+    let fence = boundary.status.as_ref().and_then(|s| s.fence.as_ref());
+    fence.is_some_and(|f| f.epoch == grant.epoch && f.holder == grant.holder.as_str())
+}
+
+/// Whether a grant waits for this boundary: not when the lock is efficiency-only, not when the boundary only observes.
+fn blocks(observed: &Observed, name: &str) -> bool {
+    let boundary = observed.boundaries.iter().find(|b| b.name == name);
+    let enforces = |b: &Counted| matches!(&b.state, CountedState::Present { object, .. } if !object.spec.observes());
+    observed.lock.spec.class == LockClass::CorrectnessCritical && boundary.is_some_and(enforces)
+}
+
+/// Why `EpochMonotonic=False`: seen now, or seen before and no grant has become active since.
+fn went_back(epochs: &grant::Decision, before: &FencedLockStatus) -> Option<(&'static str, String)> {
+    if let Standing::NotMinted(error @ (MintError::FenceImplausible { .. } | MintError::JumpTooLarge { .. })) = &epochs.standing {
+        return Some((reason::FENCE_IMPLAUSIBLE, error.to_string()));
+    }
+    let was = find(&before.conditions, on_lock::EPOCH_MONOTONIC).is_some_and(|c| c.status == "False");
+    let active = epochs.grant.as_ref().is_some_and(|g| g.state == GrantState::Active);
+    (epochs.rolled_back || (was && !active)).then(|| {
+        let message = "something remembers a later epoch than this lock's status, so the cluster or a store was restored: the next grant lies above it; \
+                       after a restore run the recovery of every boundary";
+        (reason::STATE_ROLLED_BACK, message.to_owned())
+    })
+}
+
+fn summary(class: LockClass, (good, all): (usize, usize)) -> Option<String> {
+    (class == LockClass::CorrectnessCritical || all > 0).then(|| format!("{good}/{all}"))
+}
+
+fn boundary_statuses(
+    observed: &Observed,
+    required: &[Required],
+    activations: &[(String, Activation)],
+    grant: Option<&Grant>,
+    before: &FencedLockStatus,
+) -> Vec<BoundaryStatus> {
+    let status = |(counted, required): (&Counted, &Required)| {
+        let mut status = BoundaryStatus {
+            name: counted.name.clone(),
+            type_: None,
+            verdict: None,
+            fence: None,
+            contract: None,
+            observed_generation: None,
+        };
+        if let (CountedState::Present { object, .. }, Found::Present(present)) = (&counted.state, &required.found) {
+            let done = activations.iter().any(|(name, a)| *name == counted.name && *a == Activation::Done);
+            let earlier = before.boundaries.iter().find(|b| b.name == counted.name).and_then(|b| b.fence);
+            status.type_ = Some(present.type_);
+            status.verdict = Some(present.judgement.verdict);
+            status.fence = grant.filter(|_| done).map(|g| g.epoch).or(earlier);
+            status.contract = present.judgement.contract;
+            status.observed_generation = object.metadata.generation;
+        } else if let CountedState::Unreadable(_) | CountedState::Malformed(_) = counted.state {
+            return before.boundaries.iter().find(|b| b.name == counted.name).cloned().unwrap_or(status);
+        }
+        status
+    };
+    observed.boundaries.iter().zip(required).take(MAX_BOUNDARIES).map(status).collect()
+}
+
+fn announce(before: &FencedLockStatus, after: &FencedLockStatus, owner: &OwnerUnique, began: Option<TermRule>) -> Vec<Announcement> {
+    let mut all = Vec::new();
+    let short = |grant: &Grant| shorten(grant.holder.as_str(), 80);
+    let mut say = |reason, warning, note: String| all.push(Announcement { reason, warning, note });
+    let was_critical = find(&before.conditions, on_lock::BOUNDARY_REGISTERED)
+        .is_some_and(|c| c.reason != reason::NOT_REQUIRED && c.reason != reason::MALFORMED);
+    let is_efficiency_only = find(&after.conditions, on_lock::BOUNDARY_REGISTERED).is_some_and(|c| c.reason == reason::NOT_REQUIRED);
+    if was_critical && is_efficiency_only {
+        say("ClassDowngraded", true, "the class was changed to EfficiencyOnly: nothing has to refuse an obsolete owner any more".into());
+    }
+    if before.verdict != after.verdict {
+        let compliant = find(&after.conditions, on_lock::COMPLIANT);
+        let bad = compliant.is_some_and(|c| c.status == "False");
+        let verdict = |v: Option<Verdict>| v.map_or_else(|| "none".to_owned(), |v| format!("{v:?}"));
+        let message = compliant.map(|c| c.message.as_str()).unwrap_or_default();
+        say("VerdictChanged", bad, format!("{} → {}: {message}", verdict(before.verdict), verdict(after.verdict)));
+    }
+    let epoch = |grant: &Option<Grant>| grant.as_ref().map(|g| g.epoch);
+    match (&before.grant, &after.grant) {
+        (old, Some(new)) if epoch(&before.grant) != Some(new.epoch) => {
+            let from = old.as_ref().map_or_else(|| "nobody".to_owned(), |g| format!("{:?} (epoch {})", short(g), g.epoch));
+            let rule = began.map(|rule| format!(" ({rule:?})")).unwrap_or_default();
+            let doubt = if owner.reason == reason::CONTAINER_RESTARTED { "; its container was restarted" } else { "" };
+            say("OwnershipChanged", false, format!("{from} → {:?}, epoch {}{rule}{doubt}", short(new), new.epoch));
+        }
+        (Some(old), None) => say("OwnershipChanged", false, format!("{:?} (epoch {}) → nobody", short(old), old.epoch)),
+        _ => {}
+    }
+    if let Some(new) = after.grant.as_ref().filter(|g| g.state == GrantState::Active)
+        && before.grant.as_ref().is_none_or(|g| g.epoch != new.epoch || g.state == GrantState::Pending)
+    {
+        say("EpochActivated", false, format!("epoch {} is active for {:?}", new.epoch, short(new)));
+    }
+    all
+}

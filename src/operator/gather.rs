@@ -1,0 +1,315 @@
+//! Gathers everything that a decision about one lock needs. Reads from caches; with [`Freshness::Uncached`] the lock, its
+//! Lease and its reservation come straight from the API server, as minting demands (protocol section 1).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::{
+    api::{coordination::v1::Lease, core::v1::Pod},
+    jiff::Timestamp,
+};
+use kube::{Api, ResourceExt};
+
+use super::{
+    decide::{Counted, CountedState, Observed, holder},
+    error::{Error, Step, is_missing},
+    follow::{Key, Seen},
+    jobs::Progress,
+    reservation,
+    unit::{LeaseSeen, PodSeen, Unit, key_of, seen, settled},
+};
+use crate::{
+    api::{FencedLock, Identity, MAX_BOUNDARIES, WriteBoundary},
+    audit::{
+        boundary::Evidence,
+        conditions::Activation,
+        owner::{PodRead, PodView},
+        schema,
+    },
+    boundary::{self, Backend},
+    epoch::{
+        grant::{Grant, LeaseRead},
+        mint::TrustedFence,
+        term::{LeaseView, MAX_SAME_HOLDER_STEPS},
+    },
+};
+
+/// What a decision rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freshness {
+    /// What the watches delivered.
+    Cached,
+    /// The API server's answer.
+    Uncached,
+}
+
+/// The lock as the API server has it now; `None` when it is gone.
+pub(super) async fn fresh_lock(unit: &Unit, (namespace, name): &Key) -> Result<Option<Arc<FencedLock>>, Error> {
+    let step = Step { verb: "get", resource: "fencedlocks.fencedlock.dev", namespace, name };
+    match Api::<FencedLock>::namespaced(unit.client.clone(), namespace).get_opt(name).await {
+        Ok(lock) => Ok(lock.map(Arc::new)),
+        Err(error) => Err(step.failed(&error)),
+    }
+}
+
+/// Gathers about a lock.
+pub(super) async fn gather(unit: &Unit, lock: Arc<FencedLock>, freshness: Freshness) -> Result<Observed, Error> {
+    let key = key_of(&*lock);
+    let before = lock.status.clone().unwrap_or_default();
+    let reservation = async {
+        // Only minting reads it, and minting always rests on uncached reads.
+        if freshness == Freshness::Uncached { reservation::read(unit, &key).await } else { Ok(Ok(None)) }
+    };
+    let (lease, reservation) = futures::join!(read_lease(unit, &key, &lock, freshness), reservation);
+    let (lease, reservation) = (lease?, reservation?);
+    let pod = read_pod(unit, &key, &lock, &lease).await?;
+    let boundaries = boundaries(unit, &key, &lock).await;
+    let (activations, fences) = before.grant.as_ref().map_or_else(Default::default, |grant| activated(unit, &boundaries, grant));
+    Ok(Observed {
+        field_errors: field_errors("FencedLock", &lock.spec),
+        older: older(unit, &key, &lock),
+        remembered: unit.remember(&lock),
+        now: Timestamp::now(),
+        unreadable_fence: None,
+        lease,
+        pod,
+        boundaries,
+        reservation,
+        fences,
+        activations,
+        lock,
+    })
+}
+
+fn field_errors(kind: &str, spec: &impl serde::Serialize) -> Vec<schema::FieldError> {
+    serde_json::to_value(spec).map_or_else(|_| Vec::new(), |spec| schema::check(kind, &serde_json::json!({ "spec": spec })))
+}
+
+async fn read_lease(unit: &Unit, key: &Key, lock: &FencedLock, freshness: Freshness) -> Result<LeaseRead, Error> {
+    let Some(lease) = &lock.spec.coordinator.lease else {
+        unit.leases.follow(key, None);
+        return Ok(LeaseRead::NoCoordinator);
+    };
+    let object: Key = (key.0.clone(), lease.name.clone());
+    // Followed before it is read, so that no change in between is lost.
+    unit.leases.follow(key, Some(&object));
+    if let Err(why) = settled(&unit.watches.leases).await {
+        return Ok(LeaseRead::Forbidden(why));
+    }
+    let cached = if freshness == Freshness::Cached { unit.leases.latest(&object) } else { None };
+    let read = match cached {
+        Some(seen) => seen,
+        None => {
+            let step = Step { verb: "get", resource: "leases.coordination.k8s.io", namespace: &object.0, name: &object.1 };
+            let read = match Api::<Lease>::namespaced(unit.client.clone(), &object.0).get(&object.1).await {
+                Ok(lease) => Some(LeaseSeen { view: LeaseView::from(lease), counter_unreliable: false }),
+                Err(error) if is_missing(&error) => None,
+                Err(kube::Error::SerdeError(error)) => return Ok(LeaseRead::Unreadable(error.to_string())),
+                Err(error) => {
+                    return match step.failed(&error) {
+                        Error::Forbidden(right) => Ok(LeaseRead::Forbidden(right)),
+                        other => Err(other),
+                    };
+                }
+            };
+            let read = seen(read);
+            unit.leases.read(&object, read.clone());
+            read
+        }
+    };
+    let counts = lock.status.as_ref().and_then(|s| s.grant.as_ref()).is_some_and(|g| g.same_holder_steps >= MAX_SAME_HOLDER_STEPS);
+    let reconciled = match &read {
+        Seen::There(lease) => Seen::There(LeaseSeen { counter_unreliable: counts, ..lease.clone() }),
+        Seen::Missing => Seen::Missing,
+    };
+    unit.leases.reconciled(&object, reconciled);
+    Ok(match read {
+        Seen::There(lease) => LeaseRead::Found(lease.view),
+        Seen::Missing => LeaseRead::Missing,
+    })
+}
+
+async fn read_pod(unit: &Unit, key: &Key, lock: &FencedLock, lease: &LeaseRead) -> Result<PodRead, Error> {
+    let spec = lock.spec.coordinator.lease.as_ref().filter(|l| l.identity == Identity::Auto);
+    let name = holder(lease).and_then(crate::epoch::Holder::pod_name);
+    let (Some(spec), Some(name)) = (spec, name) else {
+        unit.pods.follow(key, None);
+        return Ok(PodRead::NotSought);
+    };
+    let namespace = spec.pod_namespace.clone().unwrap_or_else(|| key.0.clone());
+    let object: Key = (namespace, name.to_owned());
+    let watched = unit.covers(&object.0);
+    unit.pods.follow(key, watched.then_some(&object));
+    if watched && let Err(why) = settled(&unit.watches.pods).await {
+        return Ok(PodRead::Forbidden(why));
+    }
+    match unit.pods.latest(&object) {
+        Some(Seen::Missing) if watched => return Ok(PodRead::Missing),
+        Some(Seen::There(PodSeen { view: Some(view), .. })) if watched => return Ok(PodRead::Found(view)),
+        _ => {}
+    }
+    let step = Step { verb: "get", resource: "pods", namespace: &object.0, name: &object.1 };
+    let pod = match Api::<Pod>::namespaced(unit.client.clone(), &object.0).get(&object.1).await {
+        Ok(pod) => Some(pod),
+        Err(error) if is_missing(&error) => None,
+        Err(error) => {
+            return match step.failed(&error) {
+                Error::Forbidden(right) => Ok(PodRead::Forbidden(right)),
+                other => Err(other),
+            };
+        }
+    };
+    let read = seen(pod.map(|pod| PodSeen {
+        uid: pod.uid().unwrap_or_default(),
+        resource_version: pod.resource_version().unwrap_or_default(),
+        view: Some(PodView::from(pod)),
+    }));
+    unit.pods.read(&object, read.clone());
+    unit.pods.reconciled(&object, read.clone());
+    Ok(match read {
+        Seen::There(PodSeen { view: Some(view), .. }) => PodRead::Found(view),
+        _ => PodRead::Missing,
+    })
+}
+
+/// The older lock on the same Lease: by creation, then by name. A lock that is malformed claims nothing.
+fn older(unit: &Unit, key: &Key, lock: &FencedLock) -> Option<String> {
+    let lease = (key.0.clone(), lock.spec.coordinator.lease.as_ref()?.name.clone());
+    let age = |lock: &FencedLock| (lock.creation_timestamp().map(|t| t.0), lock.name_any());
+    let others = unit.locks_by_lease.members(&lease).into_iter().filter(|other| other != key);
+    let others = others.filter_map(|other| Some(age(unit.lock(&other)?.0.as_ref().ok()?)));
+    others.min().filter(|oldest| *oldest < age(lock)).map(|(_, name)| name)
+}
+
+/// The boundaries that count: those that the lock lists, then those that refer to it and are not listed.
+async fn boundaries(unit: &Unit, key: &Key, lock: &FencedLock) -> Vec<Counted> {
+    let listed = &lock.spec.write_boundaries;
+    let refused = settled(&unit.watches.boundaries).await.err();
+    let unlisted = unit.boundaries_by_lock.members(key).into_iter().map(|(_, name)| name).filter(|name| !listed.contains(name));
+    let names = listed.iter().cloned().map(|name| (name, true)).chain(unlisted.map(|name| (name, false)));
+    names
+        .take(MAX_BOUNDARIES)
+        .map(|(name, is_listed)| {
+            let state = refused.as_ref().map_or_else(|| look_up(unit, key, &name), |why| CountedState::Unreadable(why.clone()));
+            Counted { name, listed: is_listed, state }
+        })
+        .collect()
+}
+
+fn look_up(unit: &Unit, lock: &Key, name: &str) -> CountedState {
+    let Some(found) = unit.boundary(&(lock.0.clone(), name.to_owned())) else { return CountedState::Missing };
+    match &found.0 {
+        Err(invalid) => CountedState::Malformed(invalid.error.clone()),
+        Ok(boundary) if boundary.spec.lock_ref.name != lock.1 => CountedState::OtherLock(boundary.spec.lock_ref.name.clone()),
+        Ok(boundary) => {
+            let has_backend = unit.backends.backend(boundary).is_some();
+            CountedState::Present {
+                field_errors: field_errors("WriteBoundary", &boundary.spec),
+                evidence: evidence(has_backend),
+                object: Arc::new(boundary.clone()),
+                has_backend,
+            }
+        }
+    }
+}
+
+/// What is known of a boundary's behaviour: nobody proves boundaries yet.
+pub(super) fn evidence(has_backend: bool) -> Evidence {
+    if has_backend { Evidence::Unseen } else { Evidence::NotImplemented }
+}
+
+/// What became of activating the recorded grant, and fences that shut it out.
+fn activated(unit: &Unit, boundaries: &[Counted], grant: &Grant) -> (BTreeMap<String, Activation>, Vec<TrustedFence>) {
+    let (mut activations, mut fences) = (BTreeMap::new(), Vec::new());
+    let ticket = (grant.epoch, grant.holder.clone());
+    for counted in boundaries {
+        let CountedState::Present { object, .. } = &counted.state else { continue };
+        let Some(progress) = unit.activations.peek(&object.uid().unwrap_or_default(), &ticket) else { continue };
+        if let Progress::Done(boundary::Activation::Superseded(fence)) = &progress {
+            fences.push(trusted(&counted.name, fence));
+        }
+        activations.insert(counted.name.clone(), activation(progress));
+    }
+    (activations, fences)
+}
+
+/// What a job says, as the conditions put it.
+pub(super) fn activation(progress: Progress<boundary::Activation>) -> Activation {
+    match progress {
+        Progress::Running => Activation::Waiting,
+        Progress::Done(boundary::Activation::Activated | boundary::Activation::Unchanged) => Activation::Done,
+        Progress::Done(boundary::Activation::Superseded(fence)) => {
+            Activation::Failed(format!("its fence is at epoch {} already", fence.epoch))
+        }
+        Progress::Done(boundary::Activation::Blocked(by)) => Activation::Failed(format!("blocked by {by}")),
+        Progress::Failed(why, _) => Activation::Failed(why),
+    }
+}
+
+fn trusted(name: &str, fence: &boundary::Fence) -> TrustedFence {
+    let holder = fence.holder.as_ref().map_or_else(String::new, |h| h.as_str().to_owned());
+    TrustedFence { boundary: name.to_owned(), epoch: fence.epoch.get(), holder }
+}
+
+/// Reads the fences of all boundaries that have a backend, for one state of the Lease. `None` while some read is under way:
+/// the lock is woken when it ends.
+pub(super) fn read_fences(unit: &Arc<Unit>, observed: &mut Observed, ticket: &str) -> Option<()> {
+    let key = key_of(&*observed.lock);
+    let (mut running, mut fences) = (false, Vec::new());
+    for counted in &observed.boundaries {
+        let CountedState::Present { object, .. } = &counted.state else { continue };
+        let Some(backend) = unit.backends.backend(object) else { continue };
+        let wake = waker(unit, &key);
+        match unit.fence_reads.ask(&object.uid().unwrap_or_default(), &ticket.to_owned(), || observe(unit, backend), wake) {
+            Progress::Running => running = true,
+            Progress::Done(seen) => fences.extend(seen.fence.filter(|_| seen.trusted).map(|fence| trusted(&counted.name, &fence))),
+            Progress::Failed(why, _) => observed.unreadable_fence = Some((counted.name.clone(), why)),
+        }
+    }
+    observed.fences.extend(fences);
+    (!running).then_some(())
+}
+
+/// Forgets what was read of fences: it was used, and the next minting reads them again.
+pub(super) fn forget_fences(unit: &Unit, boundaries: &[Counted]) {
+    for counted in boundaries {
+        if let CountedState::Present { object, .. } = &counted.state {
+            unit.fence_reads.forget(&object.uid().unwrap_or_default());
+        }
+    }
+}
+
+fn observe(unit: &Unit, backend: Arc<dyn Backend>) -> impl Future<Output = Result<boundary::Observation, String>> + Send + use<> {
+    let limit = unit.settings.backend_timeout;
+    async move { bounded(limit, backend.observe()).await }
+}
+
+/// Starts activating a grant at a boundary, or says how far that is.
+pub(super) fn activate(unit: &Arc<Unit>, lock: &Key, boundary: &WriteBoundary, grant: &Grant) -> Option<Progress<boundary::Activation>> {
+    let backend = unit.backends.backend(boundary)?;
+    let (limit, epoch, holder) = (unit.settings.backend_timeout, grant.epoch, grant.holder.clone());
+    let ticket = (epoch, holder.clone());
+    let work = move || async move {
+        let answer = bounded(limit, backend.activate(epoch, &holder)).await?;
+        if let boundary::Activation::Blocked(by) = answer { Err(format!("blocked by {by}")) } else { Ok(answer) }
+    };
+    let key = key_of(boundary);
+    let wake_lock = waker(unit, lock);
+    let queue = unit.boundary_queue.clone();
+    let wake = move || {
+        wake_lock();
+        queue.push(&key);
+    };
+    Some(unit.activations.ask(&boundary.uid().unwrap_or_default(), &ticket, work, wake))
+}
+
+fn waker(unit: &Arc<Unit>, lock: &Key) -> impl FnOnce() + Send + 'static {
+    let (queue, lock) = (unit.lock_queue.clone(), lock.clone());
+    move || queue.push(&lock)
+}
+
+async fn bounded<T>(limit: std::time::Duration, work: impl Future<Output = Result<T, boundary::BackendError>>) -> Result<T, String> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(boundary::BackendError::TimedOut(limit).to_string()),
+    }
+}

@@ -1,0 +1,160 @@
+//! Slow work that no reconcile waits for: activating a boundary, reading its fence. A reconcile asks, gets what is known, and is
+//! woken when there is more. So a boundary that does not answer delays only its own lock (architecture, section 1).
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    hash::Hash,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// What is known of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Progress<R> {
+    /// It is under way.
+    Running,
+    /// It ended.
+    Done(R),
+    /// It failed; it is tried again after the given time.
+    Failed(String, Duration),
+}
+
+#[derive(Debug)]
+enum State<R> {
+    /// Under way; after a failure, with what failed last.
+    Running(Option<String>),
+    Done(R),
+    Failed {
+        why: String,
+        again_at: Instant,
+    },
+}
+
+#[derive(Debug)]
+struct Job<T, R> {
+    ticket: T,
+    attempts: u32,
+    state: State<R>,
+}
+
+impl<T, R: Clone> Job<T, R> {
+    /// While a failed job is tried again, its failure is still the latest thing that is known.
+    fn progress(&self) -> Progress<R> {
+        match &self.state {
+            State::Running(None) => Progress::Running,
+            State::Running(Some(why)) => Progress::Failed(why.clone(), FIRST_WAIT),
+            State::Done(result) => Progress::Done(result.clone()),
+            State::Failed { why, again_at } => Progress::Failed(why.clone(), again_at.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    fn last_failure(&self) -> Option<String> {
+        match &self.state {
+            State::Failed { why, .. } => Some(why.clone()),
+            State::Running(why) => why.clone(),
+            State::Done(_) => None,
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        matches!(self.state, State::Failed { again_at, .. } if again_at <= Instant::now())
+    }
+}
+
+/// Jobs, at most one per key. A job is for one ticket (a grant, a read of a Lease); another ticket replaces it.
+#[derive(Debug)]
+pub(super) struct Jobs<K, T, R>(Arc<Mutex<HashMap<K, Job<T, R>>>>);
+
+impl<K, T, R> Default for Jobs<K, T, R> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+/// The first wait after a failure; it doubles up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+/// The longest wait after a failure.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+impl<K, T, R> Jobs<K, T, R>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    T: PartialEq + Clone + Send + 'static,
+    R: Clone + Send + 'static,
+{
+    /// What is known of the job for this ticket, starting it when it is not under way, or when it failed and its time has come.
+    /// `wake` is called when it ends.
+    pub(super) fn ask<F>(&self, key: &K, ticket: &T, work: impl FnOnce() -> F, wake: impl FnOnce() + Send + 'static) -> Progress<R>
+    where
+        F: Future<Output = Result<R, String>> + Send + 'static,
+    {
+        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = jobs.get(key).filter(|job| job.ticket == *ticket);
+        if let Some(job) = known.filter(|job| !job.is_due()) {
+            return job.progress();
+        }
+        let (attempts, last_failure) = known.map_or((0, None), |job| (job.attempts, job.last_failure()));
+        let job = Job { ticket: ticket.clone(), attempts: attempts + 1, state: State::Running(last_failure) };
+        let progress = job.progress();
+        jobs.insert(key.clone(), job);
+        drop(jobs);
+        let (all, key, ticket, future) = (Arc::clone(&self.0), key.clone(), ticket.clone(), work());
+        tokio::spawn(async move {
+            let result = future.await;
+            let mut jobs = all.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(job) = jobs.get_mut(&key).filter(|job| job.ticket == ticket) {
+                job.state = match result {
+                    Ok(result) => State::Done(result),
+                    Err(why) => State::Failed { why, again_at: Instant::now() + wait_after(job.attempts) },
+                };
+            }
+            drop(jobs);
+            wake();
+        });
+        progress
+    }
+
+    /// What is known of the job for this ticket, without starting anything.
+    pub(super) fn peek(&self, key: &K, ticket: &T) -> Option<Progress<R>> {
+        let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.get(key).filter(|job| job.ticket == *ticket).map(Job::progress)
+    }
+
+    /// Forgets a job: its result is used up, or its subject is gone.
+    pub(super) fn forget(&self, key: &K) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+fn wait_after(attempts: u32) -> Duration {
+    FIRST_WAIT.saturating_mul(2u32.saturating_pow(attempts.saturating_sub(1).min(16))).min(LONGEST_WAIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot;
+
+    #[tokio::test]
+    async fn a_job_is_started_once_per_ticket_and_wakes_its_lock() {
+        let jobs: Jobs<u8, u8, u8> = Jobs::default();
+        let (woken, wait) = oneshot::channel();
+        let answer = jobs.ask(&1, &1, || async { Ok(7) }, move || drop(woken.send(())));
+        assert_eq!(answer, Progress::Running);
+        wait.await.unwrap();
+        assert_eq!(jobs.ask(&1, &1, || async { Ok(8) }, || ()), Progress::Done(7));
+        assert_eq!(jobs.ask(&1, &2, || async { Ok(9) }, || ()), Progress::Running, "another ticket is another job");
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_kept_and_tried_again_later() {
+        let jobs: Jobs<u8, u8, u8> = Jobs::default();
+        let (woken, wait) = oneshot::channel();
+        jobs.ask(&1, &1, || async { Err("down".into()) }, move || drop(woken.send(())));
+        wait.await.unwrap();
+        let answer = jobs.ask(&1, &1, || async { Ok(7) }, || ());
+        assert!(matches!(&answer, Progress::Failed(why, wait) if why == "down" && *wait <= FIRST_WAIT), "{answer:?}");
+        assert_eq!([wait_after(1), wait_after(2), wait_after(50)], [FIRST_WAIT, FIRST_WAIT * 2, LONGEST_WAIT]);
+    }
+}

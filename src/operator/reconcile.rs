@@ -1,0 +1,167 @@
+//! One lock, one pass: gather, decide, act, report. Every step that writes is a compare-and-swap or idempotent, so a crash
+//! between any two of them, a repetition or another replica changes nothing.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use k8s_openapi::jiff::Timestamp;
+use kube::{core::error_boundary::InvalidObject, runtime::controller::Action};
+use serde_json::json;
+
+use super::{
+    decide::{CountedState, Decision, Observed, decide},
+    error::Error,
+    follow::Key,
+    gather::{self, Freshness, fresh_lock},
+    jobs::Progress,
+    reservation, status,
+    unit::{Guarded, Unit, key_of},
+};
+use crate::{
+    api::{FencedLock, Verdict, conditions::reason},
+    audit::{conditions::malformed_lock, schema},
+    epoch::grant::{LeaseRead, Standing},
+};
+
+/// How often a pass may start over because somebody else wrote first.
+const MAX_ATTEMPTS: usize = 8;
+/// When to look again at what no event announces: a right that was given back.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// Reconciles one lock, in bounded time.
+pub(super) async fn reconcile(object: Arc<Guarded<FencedLock>>, unit: Arc<Unit>) -> Result<Action, Error> {
+    unit.stats.lock_reconciles.fetch_add(1, Ordering::Relaxed);
+    let limit = unit.settings.reconcile_timeout;
+    let key = key_of(&*object);
+    let pass = async {
+        match &object.0 {
+            Ok(lock) => one_lock(&unit, &key, Arc::new(lock.clone())).await,
+            Err(invalid) => malformed(&unit, &key, invalid).await,
+        }
+    };
+    tokio::time::timeout(limit, pass)
+        .await
+        .unwrap_or_else(|_| Err(Error::TimedOut { what: format!("reconciling {}/{}", key.0, key.1), limit }))
+}
+
+async fn one_lock(unit: &Arc<Unit>, key: &Key, cached: Arc<FencedLock>) -> Result<Action, Error> {
+    let (mut lock, mut freshness) = (cached, Freshness::Cached);
+    for _ in 0..MAX_ATTEMPTS {
+        let mut observed = gather::gather(unit, Arc::clone(&lock), freshness).await?;
+        let mut decision = decide(&observed);
+        if decision.needs_fresh && freshness == Freshness::Cached {
+            freshness = Freshness::Uncached;
+            match fresh_lock(unit, key).await? {
+                Some(fresh) => lock = fresh,
+                None => return Ok(Action::await_change()),
+            }
+            continue;
+        }
+        if decision.grant.began.is_some() {
+            let ticket = ticket(&observed);
+            if gather::read_fences(unit, &mut observed, &ticket).is_none() {
+                return Ok(Action::await_change());
+            }
+            decision = decide(&observed);
+        }
+        match carry_out(unit, key, &observed, &decision).await {
+            Ok(recorded) => {
+                let again = activate(unit, key, &recorded, &observed, &decision);
+                if again {
+                    (lock, freshness) = (recorded, Freshness::Cached);
+                    continue;
+                }
+                return Ok(next_look(&observed, &decision));
+            }
+            Err(Error::Conflict(_)) => {
+                freshness = Freshness::Uncached;
+                match fresh_lock(unit, key).await? {
+                    Some(fresh) => lock = fresh,
+                    None => return Ok(Action::await_change()),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::Conflict(format!("FencedLock {}/{}", key.0, key.1)))
+}
+
+/// Which state of the Lease the fences are read for.
+fn ticket(observed: &Observed) -> String {
+    match &observed.lease {
+        LeaseRead::Found(lease) => format!("{}/{}", lease.uid, lease.resource_version),
+        _ => String::new(),
+    }
+}
+
+/// Writes what was decided: the reservation first, then the status, then the Events. Returns the lock as recorded.
+async fn carry_out(unit: &Unit, key: &Key, observed: &Observed, decision: &Decision) -> Result<Arc<FencedLock>, Error> {
+    if let Some(to) = &decision.reserve {
+        let read = observed.reservation.as_ref().ok().and_then(Option::as_ref);
+        reservation::raise(unit, key, read, to).await?;
+    }
+    if observed.lock.status.as_ref() == Some(&decision.status) {
+        return Ok(Arc::clone(&observed.lock));
+    }
+    let recorded = status::record_lock(unit, &observed.lock, decision.status.clone()).await?;
+    unit.remember(&recorded);
+    if decision.grant.began.is_some() {
+        gather::forget_fences(unit, &observed.boundaries);
+    }
+    unit.announcer.announce(&*recorded, decision.announcements.clone());
+    Ok(recorded)
+}
+
+/// Starts the activations of the recorded grant. Says whether one ended already, so that the pass should go on.
+fn activate(unit: &Arc<Unit>, key: &Key, recorded: &FencedLock, observed: &Observed, decision: &Decision) -> bool {
+    let Some(grant) = recorded.status.as_ref().and_then(|s| s.grant.as_ref()) else { return false };
+    let mut ended = false;
+    for counted in observed.boundaries.iter().filter(|b| decision.activate.contains(&b.name)) {
+        if let CountedState::Present { object, .. } = &counted.state {
+            let known = observed.activations.get(&counted.name);
+            let progress = gather::activate(unit, key, object, grant);
+            ended |= matches!(progress, Some(Progress::Done(_))) && known.is_none();
+        }
+    }
+    ended
+}
+
+/// When this lock has to be looked at again although nothing happens.
+fn next_look(observed: &Observed, decision: &Decision) -> Action {
+    let by_rule = decision.until.map(|until| Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default());
+    // A little later than the moment itself, so that the clock has passed it.
+    let by_rule = by_rule.map(|wait| wait + Duration::from_millis(100));
+    let blind = matches!(decision.grant.standing, Standing::Forbidden(_) | Standing::LeaseUnreadable(_)).then_some(LOOK_AGAIN);
+    let retry = observed.activations.values().any(|a| matches!(a, crate::audit::conditions::Activation::Failed(_)));
+    let unread = matches!(decision.grant.standing, Standing::FenceUnreadable { .. });
+    let retry = (retry || unread).then_some(Duration::from_secs(1));
+    [by_rule, blind, retry].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue)
+}
+
+/// Says what is wrong with a lock that cannot be read as one. Its epoch and grant stay as they are.
+async fn malformed(unit: &Unit, key: &Key, invalid: &InvalidObject) -> Result<Action, Error> {
+    let Some(object) = status::raw::<FencedLock>(unit, key).await? else { return Ok(Action::await_change()) };
+    let errors = schema::check("FencedLock", &object.data);
+    let message = errors.first().map_or_else(|| invalid.error.clone(), ToString::to_string);
+    let generation = object.metadata.generation;
+    let before = object.data.pointer("/status/conditions").cloned().unwrap_or_default();
+    let before: Vec<_> = serde_json::from_value(before).unwrap_or_default();
+    let conditions = malformed_lock(&message, &before, generation, Timestamp::now());
+    let fields = json!({
+        "observedGeneration": generation,
+        "verdict": Verdict::Invalid,
+        "reason": reason::MALFORMED,
+        "conditions": conditions,
+    });
+    status::record_raw::<FencedLock>(unit, object, fields).await?;
+    Ok(Action::await_change())
+}
+
+/// What to do after a pass failed: try again soon, or look again later when a person has to act first.
+pub(super) fn after_error(object: &Guarded<FencedLock>, error: &Error) -> Action {
+    let (namespace, name) = key_of(object);
+    tracing::warn!(object = %format_args!("{namespace}/{name}"), category = error.category(), %error, "a lock could not be reconciled");
+    Action::requeue(if error.is_retryable() { Duration::from_secs(2) } else { LOOK_AGAIN })
+}

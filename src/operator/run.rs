@@ -1,0 +1,144 @@
+//! Wires units together and runs them until they are told to stop.
+
+use std::{convert::Infallible, fmt::Debug, sync::Arc, time::Duration};
+
+use futures::{Stream, StreamExt, TryFuture, channel::mpsc::unbounded, future};
+use kube::{
+    Client, Resource,
+    runtime::{
+        controller::{self, Action, ReconcileRequest, applier},
+        reflector::{Store, store},
+    },
+};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    boundaries,
+    error::Error,
+    reconcile,
+    unit::{Guarded, Parts, Queue, Stats, Unit},
+    watch,
+};
+use crate::{
+    api::{FencedLock, WriteBoundary},
+    boundary::Backends,
+};
+
+/// Which namespaces are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All of them, with cluster-wide rights.
+    Cluster,
+    /// These, each on its own: a right that is missing in one does not stop the others.
+    Namespaces(Vec<String>),
+}
+
+/// How the operator behaves.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which namespaces are served.
+    pub scope: Scope,
+    /// How many locks are reconciled at the same time, at least 1.
+    pub concurrency: u16,
+    /// How long one pass over one lock may take.
+    pub reconcile_timeout: Duration,
+    /// How long a boundary may take to answer.
+    pub backend_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            scope: Scope::Cluster,
+            concurrency: 16,
+            reconcile_timeout: Duration::from_secs(30),
+            backend_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Runs the operator until `stop` is cancelled; then passes under way are finished.
+pub async fn run(client: Client, settings: Settings, backends: Arc<dyn Backends>, stats: Arc<Stats>, stop: CancellationToken) {
+    let namespaces: Vec<Option<String>> = match &settings.scope {
+        Scope::Cluster => vec![None],
+        Scope::Namespaces(names) => names.iter().cloned().map(Some).collect(),
+    };
+    let mut units = JoinSet::new();
+    for namespace in namespaces {
+        units.spawn(unit(client.clone(), namespace, settings.clone(), Arc::clone(&backends), Arc::clone(&stats), stop.clone()));
+    }
+    while units.join_next().await.is_some() {}
+}
+
+async fn unit(
+    client: Client,
+    namespace: Option<String>,
+    settings: Settings,
+    backends: Arc<dyn Backends>,
+    stats: Arc<Stats>,
+    stop: CancellationToken,
+) {
+    let (locks, lock_writer) = store();
+    let (boundaries, boundary_writer) = store();
+    let (lock_queue, lock_requests) = unbounded();
+    let (boundary_queue, boundary_requests) = unbounded();
+    let unit = Arc::new(Unit::new(Parts {
+        client,
+        namespace,
+        settings,
+        backends,
+        stats,
+        locks: locks.clone(),
+        boundaries: boundaries.clone(),
+        lock_queue: Queue(lock_queue),
+        boundary_queue: Queue(boundary_queue),
+    }));
+    let mut watches = JoinSet::new();
+    watches.spawn(watch::locks(Arc::clone(&unit), lock_writer));
+    watches.spawn(watch::boundaries(Arc::clone(&unit), boundary_writer));
+    watches.spawn(watch::leases(Arc::clone(&unit)));
+    watches.spawn(watch::pods(Arc::clone(&unit)));
+    let lock_passes = passes(
+        &unit,
+        locks,
+        lock_requests,
+        stop.clone(),
+        |lock: Arc<Guarded<FencedLock>>, unit| Box::pin(reconcile::reconcile(lock, unit)),
+        |lock, error, _| reconcile::after_error(&lock, error),
+    );
+    let boundary_passes = passes(
+        &unit,
+        boundaries,
+        boundary_requests,
+        stop,
+        |boundary: Arc<Guarded<WriteBoundary>>, unit| Box::pin(boundaries::reconcile(boundary, unit)),
+        |boundary, error, _| boundaries::after_error(&boundary, error),
+    );
+    future::join(lock_passes, boundary_passes).await;
+}
+
+/// Works off a queue until `stop`, then finishes what is under way.
+async fn passes<K, F>(
+    unit: &Arc<Unit>,
+    objects: Store<K>,
+    requests: impl Stream<Item = ReconcileRequest<K>>,
+    stop: CancellationToken,
+    pass: impl FnMut(Arc<K>, Arc<Unit>) -> F,
+    after_error: impl Fn(Arc<K>, &Error, Arc<Unit>) -> Action,
+) where
+    K: Clone + Resource<DynamicType = ()> + Debug + 'static,
+    F: TryFuture<Ok = Action, Error = Error> + Unpin,
+{
+    let queue = requests.take_until(stop.cancelled_owned()).map(Ok::<_, Infallible>);
+    let config = controller::Config::default().concurrency(unit.settings.concurrency.max(1));
+    applier(pass, after_error, Arc::clone(unit), objects, Box::pin(queue), config)
+        .for_each(|outcome| {
+            // Failures were logged where they happened; an object that is gone before its turn is no failure.
+            if let Err(error) = outcome {
+                tracing::debug!(%error, "a pass ended early");
+            }
+            future::ready(())
+        })
+        .await;
+}

@@ -1,0 +1,245 @@
+//! One scope that is served on its own: the whole cluster, or one namespace of several. What a unit remembers is a cache:
+//! losing it at any point loses no epoch.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
+};
+
+use futures::channel::mpsc::UnboundedSender;
+use kube::{
+    Client, Resource, ResourceExt,
+    core::DeserializeGuard,
+    runtime::{
+        controller::ReconcileRequest,
+        reflector::{ObjectRef, Store},
+    },
+};
+use tokio::sync::watch;
+
+use super::{
+    events::Announcer,
+    follow::{Followable, Followed, Key, Seen},
+    groups::Groups,
+    jobs::Jobs,
+    run::Settings,
+};
+use crate::{
+    api::{FencedLock, WriteBoundary},
+    audit::owner::PodView,
+    boundary::{Activation, Backends, Observation},
+    epoch::{
+        Epoch, Holder,
+        term::{LeaseView, precedes},
+    },
+};
+
+/// One malformed object must not poison a watch (case G03).
+pub(super) type Guarded<K> = DeserializeGuard<K>;
+
+/// How a watch fares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum WatchState {
+    /// The first listing is under way.
+    Starting,
+    /// It delivers.
+    Running,
+    /// A right is missing, or the kind is not installed.
+    Refused(String),
+}
+
+/// What the operator did, counted. For tests and, later, metrics.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Reconciles of FencedLocks.
+    pub lock_reconciles: AtomicU64,
+    /// Reconciles of WriteBoundaries.
+    pub boundary_reconciles: AtomicU64,
+}
+
+/// Where reconciles are asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Queue<K: Resource>(pub(super) UnboundedSender<ReconcileRequest<K>>);
+
+impl<K: Resource<DynamicType = ()>> Queue<K> {
+    /// Asks for a reconcile. A closed queue means that the unit is shutting down.
+    pub(super) fn push(&self, (namespace, name): &Key) {
+        drop(self.0.unbounded_send(ObjectRef::new(name).within(namespace).into()));
+    }
+}
+
+/// A pod as the watch and a read show it. Events carry metadata only, so the rest is read when it is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PodSeen {
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+    pub(super) view: Option<PodView>,
+}
+
+impl Followable for PodSeen {
+    fn is_late(&self, known: &Self) -> bool {
+        self.uid == known.uid && precedes(&self.resource_version, &known.resource_version)
+    }
+
+    fn matters_after(&self, reconciled: &Self) -> bool {
+        self.uid != reconciled.uid || self.resource_version != reconciled.resource_version
+    }
+}
+
+/// A Lease as the watch and a read show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LeaseSeen {
+    pub(super) view: LeaseView,
+    /// Rule 4 is off for this holder, so its renewals must not be compared by it either.
+    pub(super) counter_unreliable: bool,
+}
+
+impl Followable for LeaseSeen {
+    fn is_late(&self, known: &Self) -> bool {
+        self.view.uid == known.view.uid && precedes(&self.view.resource_version, &known.view.resource_version)
+    }
+
+    fn matters_after(&self, reconciled: &Self) -> bool {
+        if reconciled.counter_unreliable {
+            return self.view.uid != reconciled.view.uid || self.view.holder != reconciled.view.holder;
+        }
+        self.view.differs_from(&reconciled.view)
+    }
+}
+
+/// The states of a unit's watches.
+#[derive(Debug)]
+pub(super) struct Watches {
+    pub(super) locks: watch::Sender<WatchState>,
+    pub(super) boundaries: watch::Sender<WatchState>,
+    pub(super) leases: watch::Sender<WatchState>,
+    pub(super) pods: watch::Sender<WatchState>,
+}
+
+impl Default for Watches {
+    fn default() -> Self {
+        let new = || watch::Sender::new(WatchState::Starting);
+        Self { locks: new(), boundaries: new(), leases: new(), pods: new() }
+    }
+}
+
+/// The state of a watch once it is known, or why it is refused.
+pub(super) async fn settled(state: &watch::Sender<WatchState>) -> Result<(), String> {
+    let mut receiver = state.subscribe();
+    match receiver.wait_for(|s| *s != WatchState::Starting).await.map(|s| s.clone()) {
+        Ok(WatchState::Refused(why)) => Err(why),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// One scope, with everything that serves it.
+pub(super) struct Unit {
+    pub(super) client: Client,
+    pub(super) namespace: Option<String>,
+    pub(super) settings: Settings,
+    pub(super) backends: Arc<dyn Backends>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) announcer: Announcer,
+    pub(super) locks: Store<Guarded<FencedLock>>,
+    pub(super) boundaries: Store<Guarded<WriteBoundary>>,
+    pub(super) lock_queue: Queue<Guarded<FencedLock>>,
+    pub(super) boundary_queue: Queue<Guarded<WriteBoundary>>,
+    pub(super) watches: Watches,
+    pub(super) locks_by_lease: Groups,
+    pub(super) boundaries_by_lock: Groups,
+    pub(super) leases: Followed<LeaseSeen>,
+    pub(super) pods: Followed<PodSeen>,
+    /// Activations by the boundary's uid.
+    pub(super) activations: Jobs<String, (Epoch, Holder), Activation>,
+    /// Reads of fences by the boundary's uid, for one state of the Lease.
+    pub(super) fence_reads: Jobs<String, String, Observation>,
+    remembered: Mutex<HashMap<String, Epoch>>,
+}
+
+impl fmt::Debug for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unit").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+/// What a unit is made of besides its empty caches.
+pub(super) struct Parts {
+    pub(super) client: Client,
+    pub(super) namespace: Option<String>,
+    pub(super) settings: Settings,
+    pub(super) backends: Arc<dyn Backends>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) locks: Store<Guarded<FencedLock>>,
+    pub(super) boundaries: Store<Guarded<WriteBoundary>>,
+    pub(super) lock_queue: Queue<Guarded<FencedLock>>,
+    pub(super) boundary_queue: Queue<Guarded<WriteBoundary>>,
+}
+
+impl Unit {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self {
+            announcer: Announcer::new(parts.client.clone()),
+            client: parts.client,
+            namespace: parts.namespace,
+            settings: parts.settings,
+            backends: parts.backends,
+            stats: parts.stats,
+            locks: parts.locks,
+            boundaries: parts.boundaries,
+            lock_queue: parts.lock_queue,
+            boundary_queue: parts.boundary_queue,
+            watches: Watches::default(),
+            locks_by_lease: Groups::default(),
+            boundaries_by_lock: Groups::default(),
+            leases: Followed::default(),
+            pods: Followed::default(),
+            activations: Jobs::default(),
+            fence_reads: Jobs::default(),
+            remembered: Mutex::default(),
+        }
+    }
+
+    /// Whether objects in this namespace are watched by this unit.
+    pub(super) fn covers(&self, namespace: &str) -> bool {
+        self.namespace.as_deref().is_none_or(|own| own == namespace)
+    }
+
+    pub(super) fn lock(&self, (namespace, name): &Key) -> Option<Arc<Guarded<FencedLock>>> {
+        self.locks.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    pub(super) fn boundary(&self, (namespace, name): &Key) -> Option<Arc<Guarded<WriteBoundary>>> {
+        self.boundaries.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// Remembers that the lock was seen at its status' epoch, and says the highest that was ever seen.
+    pub(super) fn remember(&self, lock: &FencedLock) -> Option<Epoch> {
+        let uid = lock.uid()?;
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let highest = remembered.get(&uid).copied().max(lock.status.as_ref().and_then(|s| s.epoch));
+        if let Some(epoch) = highest {
+            remembered.insert(uid, epoch);
+        }
+        highest
+    }
+
+    /// Forgets everything about a lock that is gone.
+    pub(super) fn forget_lock(&self, key: &Key, uid: Option<&str>) {
+        self.leases.follow(key, None);
+        self.pods.follow(key, None);
+        if let Some(uid) = uid {
+            self.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        }
+    }
+}
+
+/// Namespace and name of an object.
+pub(super) fn key_of<K: ResourceExt>(object: &K) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// A read, as a follower's state.
+pub(super) fn seen<T>(object: Option<T>) -> Seen<T> {
+    object.map_or(Seen::Missing, Seen::There)
+}

@@ -1,0 +1,282 @@
+//! From watch events to the queue. An event that cannot change an answer ends here.
+//!
+//! Start with [`locks`]; each kind has one function. A watch that may not run is written down in the unit's
+//! [`super::unit::Watches`], so that the locks that depend on it say so.
+
+use std::{fmt::Debug, sync::Arc};
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::{
+    Api, Resource, ResourceExt,
+    core::PartialObjectMeta,
+    runtime::{
+        WatchStreamExt,
+        reflector::store::Writer,
+        watcher::{self, Event, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch::Sender;
+
+use super::{
+    error::Step,
+    follow::{Followed, Key},
+    unit::{Guarded, LeaseSeen, PodSeen, Unit, WatchState, key_of},
+};
+use crate::{
+    api::{FencedLock, WriteBoundary},
+    epoch::term::LeaseView,
+};
+
+/// Ends before common load balancers drop an idle connection (200 s), so that a dead one is noticed (architecture, section 5).
+const WATCH_TIMEOUT_SECONDS: u32 = 180;
+
+fn api<K>(unit: &Unit) -> Api<K>
+where
+    K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+{
+    unit.namespace.as_deref().map_or_else(|| Api::all(unit.client.clone()), |ns| Api::namespaced(unit.client.clone(), ns))
+}
+
+/// Drives a watch for ever: backs off on errors, notes how it fares, and calls `on_event`.
+async fn drive<K, S>(
+    unit: &Unit,
+    events: S,
+    state: impl Fn(&Unit) -> &Sender<WatchState>,
+    resource: &'static str,
+    mut on_event: impl FnMut(Event<K>),
+) where
+    K: Debug,
+    S: Stream<Item = watcher::Result<Event<K>>>,
+{
+    let state = state(unit);
+    let namespace = unit.namespace.as_deref().unwrap_or_default();
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                let complete = !matches!(event, Event::Init | Event::InitApply(_));
+                on_event(event);
+                if complete && *state.borrow() != WatchState::Running {
+                    state.send_replace(WatchState::Running);
+                    wake_all(unit);
+                }
+            }
+            Err(error) => {
+                let refused = refusal(&error, resource, namespace);
+                tracing::warn!(resource, namespace, %error, refused, "a watch failed and is tried again");
+                if let Some(why) = refused
+                    && *state.borrow() != WatchState::Refused(why.clone())
+                {
+                    state.send_replace(WatchState::Refused(why));
+                    wake_all(unit);
+                }
+            }
+        }
+    }
+}
+
+/// Every lock may say something else now that a watch began or ceased to deliver.
+fn wake_all(unit: &Unit) {
+    for lock in unit.locks.state() {
+        unit.lock_queue.push(&key_of(&*lock));
+    }
+    for boundary in unit.boundaries.state() {
+        unit.boundary_queue.push(&key_of(&*boundary));
+    }
+}
+
+/// What a person has to do when a watch is refused; `None` when it may pass by itself.
+fn refusal(error: &watcher::Error, resource: &'static str, namespace: &str) -> Option<String> {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    let (code, verb) = match error {
+        InitialListFailed(kube::Error::Api(status)) => (status.code, "list"),
+        WatchStartFailed(kube::Error::Api(status)) | WatchFailed(kube::Error::Api(status)) => (status.code, "watch"),
+        WatchError(status) => (status.code, "watch"),
+        _ => return None,
+    };
+    match code {
+        403 => Some(Step { verb, resource, namespace, name: "" }.right()),
+        404 => {
+            Some(format!("{verb} {resource}: the API server does not serve it; install the CustomResourceDefinitions (fencedlock crds)"))
+        }
+        _ => None,
+    }
+}
+
+fn config() -> watcher::Config {
+    watcher::Config::default().timeout(WATCH_TIMEOUT_SECONDS)
+}
+
+/// Watches FencedLocks: each change is reconciled.
+pub(super) async fn locks(unit: Arc<Unit>, mut writer: Writer<Guarded<FencedLock>>) {
+    let events = stored::<Guarded<FencedLock>>(&unit);
+    drive(
+        &unit,
+        events,
+        |u| &u.watches.locks,
+        "fencedlocks.fencedlock.dev",
+        |event| {
+            if matches!(event, Event::Init) {
+                unit.locks_by_lease.listing_begins();
+            }
+            writer.apply_watcher_event(&event);
+            match &event {
+                Event::Apply(lock) | Event::InitApply(lock) => lock_changed(&unit, lock, matches!(event, Event::Apply(_))),
+                Event::Delete(lock) => lock_gone(&unit, &key_of(lock), lock.uid().as_deref()),
+                Event::Init => {}
+                Event::InitDone => {
+                    for (lock, lease) in unit.locks_by_lease.listing_ended() {
+                        lock_gone(&unit, &lock, None);
+                        wake_members(&unit, &lease);
+                    }
+                    // Only now does the store show what the listing named.
+                    unit.locks.state().iter().for_each(|lock| unit.lock_queue.push(&key_of(&**lock)));
+                }
+            }
+        },
+    )
+    .await;
+}
+
+fn lock_changed(unit: &Unit, lock: &Guarded<FencedLock>, wake: bool) {
+    let key = key_of(lock);
+    let lease = lock.0.as_ref().ok().and_then(|l| l.spec.coordinator.lease.as_ref()).map(|l| (key.0.clone(), l.name.clone()));
+    let known = lease.as_ref().is_some_and(|lease| unit.locks_by_lease.members(lease).contains(&key));
+    let left = unit.locks_by_lease.put(&key, lease.as_ref());
+    if !wake {
+        return;
+    }
+    unit.lock_queue.push(&key);
+    unit.boundaries_by_lock.members(&key).iter().for_each(|boundary| unit.boundary_queue.push(boundary));
+    if let Some(left) = left {
+        wake_members(unit, &left);
+    }
+    if let (false, Some(lease)) = (known, &lease) {
+        wake_members(unit, lease);
+    }
+}
+
+fn lock_gone(unit: &Unit, key: &Key, uid: Option<&str>) {
+    unit.forget_lock(key, uid);
+    if let Some(lease) = unit.locks_by_lease.put(key, None) {
+        wake_members(unit, &lease);
+    }
+    unit.boundaries_by_lock.members(key).iter().for_each(|boundary| unit.boundary_queue.push(boundary));
+}
+
+/// The locks on one Lease: which of them is the oldest may have changed.
+fn wake_members(unit: &Unit, lease: &Key) {
+    unit.locks_by_lease.members(lease).iter().for_each(|lock| unit.lock_queue.push(lock));
+}
+
+/// Watches WriteBoundaries: each change concerns itself, its lock, and locks that list it.
+pub(super) async fn boundaries(unit: Arc<Unit>, mut writer: Writer<Guarded<WriteBoundary>>) {
+    let events = stored::<Guarded<WriteBoundary>>(&unit);
+    drive(
+        &unit,
+        events,
+        |u| &u.watches.boundaries,
+        "writeboundaries.fencedlock.dev",
+        |event| {
+            if matches!(event, Event::Init) {
+                unit.boundaries_by_lock.listing_begins();
+            }
+            writer.apply_watcher_event(&event);
+            match &event {
+                Event::Apply(boundary) | Event::InitApply(boundary) => {
+                    let key = key_of(boundary);
+                    let lock = boundary.0.as_ref().ok().map(|b| (key.0.clone(), b.spec.lock_ref.name.clone()));
+                    let known = lock.as_ref().is_some_and(|lock| unit.boundaries_by_lock.members(lock).contains(&key));
+                    unit.boundaries_by_lock.put(&key, lock.as_ref());
+                    if matches!(event, Event::Apply(_)) {
+                        unit.boundary_queue.push(&key);
+                        lock.iter().for_each(|lock| unit.lock_queue.push(lock));
+                        if !known {
+                            wake_listing(&unit, &key);
+                        }
+                    }
+                }
+                Event::Delete(boundary) => boundary_gone(&unit, &key_of(boundary)),
+                Event::Init => {}
+                Event::InitDone => {
+                    for (boundary, lock) in unit.boundaries_by_lock.listing_ended() {
+                        unit.lock_queue.push(&lock);
+                        boundary_gone(&unit, &boundary);
+                    }
+                    wake_all(&unit);
+                }
+            }
+        },
+    )
+    .await;
+}
+
+fn boundary_gone(unit: &Unit, key: &Key) {
+    if let Some(lock) = unit.boundaries_by_lock.put(key, None) {
+        unit.lock_queue.push(&lock);
+    }
+    wake_listing(unit, key);
+}
+
+/// Locks that list a boundary of this name.
+fn wake_listing(unit: &Unit, (namespace, name): &Key) {
+    let lists = |lock: &Guarded<FencedLock>| {
+        lock.namespace().as_deref() == Some(namespace) && lock.0.as_ref().is_ok_and(|l| l.spec.write_boundaries.contains(name))
+    };
+    unit.locks.state_filter(lists).iter().for_each(|lock| unit.lock_queue.push(&key_of(&**lock)));
+}
+
+fn stored<K>(unit: &Unit) -> impl Stream<Item = watcher::Result<Event<K>>> + use<K>
+where
+    K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    watcher(api::<K>(unit), config()).default_backoff().modify(|object| object.managed_fields_mut().clear())
+}
+
+/// Watches the Leases of the scope. Those that no lock follows are dropped, and so is every renewal.
+pub(super) async fn leases(unit: Arc<Unit>) {
+    // The kubelets' heartbeats are never ours, and there are as many as nodes (case G04).
+    let config = if unit.namespace.is_none() { config().fields("metadata.namespace!=kube-node-lease") } else { config() };
+    let events = watcher(api::<Guarded<Lease>>(&unit), config).default_backoff();
+    let state = |lease: &Guarded<Lease>| {
+        let lease = lease.0.as_ref().ok()?;
+        Some(LeaseSeen { view: LeaseView::from(lease.clone()), counter_unreliable: false })
+    };
+    drive(&unit, events, |u| &u.watches.leases, "leases.coordination.k8s.io", |event| follow(&unit, &unit.leases, &event, state)).await;
+}
+
+/// Watches the metadata of pods. Those that hold no lock are dropped.
+pub(super) async fn pods(unit: Arc<Unit>) {
+    let events = watcher(api::<PartialObjectMeta<Pod>>(&unit), config()).default_backoff();
+    let state = |pod: &PartialObjectMeta<Pod>| {
+        let (uid, resource_version) = (pod.uid().unwrap_or_default(), pod.resource_version().unwrap_or_default());
+        Some(PodSeen { uid, resource_version, view: None })
+    };
+    drive(&unit, events, |u| &u.watches.pods, "pods", |event| follow(&unit, &unit.pods, &event, state)).await;
+}
+
+/// Hands an event about a followed kind to its followers. An object that cannot be read wakes them, so that they say so.
+fn follow<K, T>(unit: &Unit, followed: &Followed<T>, event: &Event<K>, state: impl Fn(&K) -> Option<T>)
+where
+    K: ResourceExt,
+    T: super::follow::Followable,
+{
+    let wake = match event {
+        Event::Apply(object) | Event::InitApply(object) => match state(object) {
+            Some(state) => followed.delivered(&key_of(object), state, matches!(event, Event::InitApply(_))),
+            None => followed.unreadable(&key_of(object)),
+        },
+        Event::Delete(object) => match state(object) {
+            Some(state) => followed.deleted(&key_of(object), &state),
+            None => followed.unreadable(&key_of(object)),
+        },
+        Event::Init => {
+            followed.listing_begins();
+            Vec::new()
+        }
+        Event::InitDone => followed.listing_ended(),
+    };
+    wake.iter().for_each(|lock| unit.lock_queue.push(lock));
+}
