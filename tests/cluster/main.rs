@@ -1,0 +1,17 @@
+//! Tests on a real control plane: etcd and kube-apiserver, started once for this binary (`support::plane`). Each test has a
+//! namespace of its own and runs the operator in it under the chart's ServiceAccount and Role, never as admin.
+//!
+//! Needs the binaries of `hack/build-tools.sh`; without them the tests fail and say so.
+
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+
+mod bad_input;
+mod boundaries;
+mod clients;
+mod crash;
+mod crd;
+mod epochs;
+mod renewals;
+mod rights;
+mod support;
+mod verdicts;

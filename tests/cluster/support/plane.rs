@@ -1,0 +1,133 @@
+//! One real control plane for the whole test binary. The launcher ends with our end of its standard input, so nothing is left
+//! behind however the tests end.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Mutex, OnceLock},
+};
+
+use serde_json::Value;
+
+/// A running control plane.
+pub struct Plane {
+    pub kubeconfig: PathBuf,
+    pub server: String,
+    pub audit_log: PathBuf,
+    dir: PathBuf,
+    launcher: Mutex<(Child, ChildStdin, BufReader<ChildStdout>)>,
+}
+
+/// A binary of `hack/build-tools.sh`.
+pub fn tool(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/tools/bin").join(name);
+    assert!(path.exists(), "{} is not there: run `make tools` (or `make test`, which does)", path.display());
+    path
+}
+
+impl Plane {
+    /// The control plane that all tests share.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Plane> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            let plane = Self::start("shared");
+            plane.install_crds();
+            plane
+        })
+    }
+
+    /// Starts a control plane of one's own, without our CRDs.
+    pub fn start(name: &str) -> Self {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plane-{name}-{}", std::process::id()));
+        let tools = tool("kube-apiserver");
+        let mut child = Command::new(tool("controlplane"))
+            .arg("--dir")
+            .arg(&dir)
+            .arg("--audit")
+            .env("KUBEBUILDER_ASSETS", tools.parent().unwrap())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("the launcher starts");
+        let (stdin, mut stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("the launcher answers");
+        let ready: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|e| panic!("the control plane did not start: {e}: {line:?}; logs are in {}", dir.display()));
+        let text = |key: &str| ready[key].as_str().unwrap_or_else(|| panic!("{key} in {line}")).to_owned();
+        Self {
+            kubeconfig: text("kubeconfig").into(),
+            server: text("server"),
+            audit_log: text("auditLog").into(),
+            dir,
+            launcher: Mutex::new((child, stdin, stdout)),
+        }
+    }
+
+    /// `stop-apiserver` or `start-apiserver`.
+    pub fn command(&self, command: &str) {
+        let mut launcher = self.launcher.lock().unwrap();
+        writeln!(launcher.1, "{command}").unwrap();
+        let mut line = String::new();
+        launcher.2.read_line(&mut line).unwrap();
+        assert!(line.contains("\"ok\""), "{command}: {line}");
+    }
+
+    /// kubectl as admin; panics when it fails.
+    pub fn kubectl(&self, args: &[&str], input: &str) -> String {
+        let (ok, output) = self.try_kubectl(args, input);
+        assert!(ok, "kubectl {}: {output}", args.join(" "));
+        output
+    }
+
+    /// kubectl as admin: whether it succeeded, and what it printed.
+    pub fn try_kubectl(&self, args: &[&str], input: &str) -> (bool, String) {
+        let mut child = Command::new(tool("kubectl"))
+            .args(args)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
+    }
+
+    /// Applies the committed CRDs and waits until they are served.
+    pub fn install_crds(&self) {
+        let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds");
+        self.kubectl(&["apply", "-f", crds.to_str().unwrap()], "");
+        self.kubectl(
+            &[
+                "wait",
+                "--for=condition=Established",
+                "--timeout=30s",
+                "crd/fencedlocks.fencedlock.dev",
+                "crd/writeboundaries.fencedlock.dev",
+            ],
+            "",
+        );
+    }
+
+    /// The requests that the audit log has of a user, once complete.
+    pub fn requests_of(&self, user: &str) -> Vec<Value> {
+        let log = std::fs::read_to_string(&self.audit_log).unwrap();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter(|e| e["stage"] == "ResponseComplete" && e["user"]["username"] == user).collect()
+    }
+}
+
+impl Drop for Plane {
+    /// Only planes of one's own are dropped; the shared one ends with the process.
+    fn drop(&mut self) {
+        if let Ok(launcher) = self.launcher.get_mut() {
+            let _ = launcher.0.kill();
+            let _ = launcher.0.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
