@@ -87,7 +87,7 @@ pub struct Observed {
     pub fences: Vec<TrustedFence>,
     /// A boundary whose fence could not be read, and why.
     pub unreadable_fence: Option<(String, String)>,
-    /// What became of activating the recorded grant, by the boundary's name.
+    /// What became of activating the grant that the lock's status records, by the boundary's name.
     pub activations: BTreeMap<String, Activation>,
     /// The time that this is about.
     pub now: Timestamp,
@@ -286,6 +286,10 @@ pub(super) fn lock_side(grant: Option<&Grant>) -> LockSide {
 fn activations(observed: &Observed, grant: Option<&Grant>) -> Vec<(String, Activation)> {
     let Some(grant) = grant else { return Vec::new() };
     let contract = observed.lock.spec.contract;
+    let recorded = observed.lock.status.as_ref().and_then(|s| s.grant.as_ref());
+    // What is known of activations is about the recorded grant. Another grant was activated nowhere yet.
+    let is_recorded = recorded.is_some_and(|r| r.epoch == grant.epoch && r.holder == grant.holder);
+    let known = |name: &str| observed.activations.get(name).filter(|_| is_recorded).cloned();
     let present = observed.boundaries.iter().filter_map(|b| match &b.state {
         CountedState::Present { object, has_backend, .. } if object.spec.needs_activation(contract) => Some((b, object, *has_backend)),
         _ => None,
@@ -296,11 +300,7 @@ fn activations(observed: &Observed, grant: Option<&Grant>) -> Vec<(String, Activ
                 let cannot = BackendError::NotImplemented(object.spec.type_);
                 return blocks(observed, &counted.name).then(|| (counted.name.clone(), Activation::Failed(cannot.to_string())));
             }
-            let state = if is_at(object, grant) {
-                Activation::Done
-            } else {
-                observed.activations.get(&counted.name).cloned().unwrap_or(Activation::Waiting)
-            };
+            let state = if is_at(object, grant) { Activation::Done } else { known(&counted.name).unwrap_or(Activation::Waiting) };
             Some((counted.name.clone(), state))
         })
         .collect()
@@ -403,4 +403,150 @@ fn announce(before: &FencedLockStatus, after: &FencedLockStatus, owner: &OwnerUn
         say("EpochActivated", false, format!("epoch {} is active for {:?}", new.epoch, short(new)));
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{api::conditions::lock as on, epoch::term::LeaseView};
+    use serde_json::json;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn lease(holder: &str, transitions: i32) -> LeaseRead {
+        LeaseRead::Found(LeaseView {
+            uid: "u".into(),
+            resource_version: "9".into(),
+            holder: Holder::new(holder).map(Some),
+            transitions: Some(transitions),
+            acquire_time: Some(at(transitions.into())),
+            renew_time: None,
+            duration_seconds: None,
+        })
+    }
+
+    fn guard(mode: &str) -> Counted {
+        let object = json!({"metadata": {"name": "db", "uid": "b"}, "spec": {"lockRef": {"name": "a"}, "type": "Postgres", "mode": mode,
+            "postgres": {"connection": {"secretKeyRef": {"name": "s", "key": "k"}}, "tables": [{"schema": "p", "name": "t"}]}}});
+        let object = Arc::new(serde_json::from_value(object).unwrap());
+        Counted {
+            name: "db".into(),
+            listed: true,
+            state: CountedState::Present { object, field_errors: vec![], evidence: Evidence::Unseen, has_backend: true },
+        }
+    }
+
+    fn observed(class: &str, boundary: Counted) -> Observed {
+        let lock = json!({"metadata": {"name": "a", "namespace": "n", "uid": "l", "generation": 1},
+            "spec": {"class": class, "coordinator": {"lease": {"name": "a"}}, "writeBoundaries": ["db"]}});
+        Observed {
+            lock: Arc::new(serde_json::from_value(lock).unwrap()),
+            field_errors: vec![],
+            older: None,
+            lease: lease("x", 0),
+            pod: PodRead::Missing,
+            boundaries: vec![boundary],
+            reservation: Ok(None),
+            remembered: None,
+            fences: vec![],
+            unreadable_fence: None,
+            activations: BTreeMap::new(),
+            now: at(0),
+        }
+    }
+
+    /// The observation after the decision was recorded.
+    fn recorded(mut observed: Observed, decision: &Decision) -> Observed {
+        let lock = FencedLock { status: Some(decision.status.clone()), ..(*observed.lock).clone() };
+        observed.lock = Arc::new(lock);
+        observed
+    }
+
+    fn state(decision: &Decision) -> Option<(u64, GrantState)> {
+        decision.status.grant.as_ref().map(|g| (g.epoch.get(), g.state))
+    }
+
+    /// Invariant 3: that the last grant was activated says nothing about the next one.
+    #[test]
+    fn a_new_grant_is_not_active_because_the_last_one_was() {
+        let observed = observed("CorrectnessCritical", guard("Enforce"));
+        let first = decide(&observed);
+        assert_eq!(state(&first), Some((1, GrantState::Pending)));
+        let mut observed = recorded(observed, &first);
+        observed.activations.insert("db".into(), Activation::Done);
+        let active = decide(&observed);
+        assert_eq!(state(&active), Some((1, GrantState::Active)));
+        let mut observed = recorded(observed, &active);
+        observed.lease = lease("y", 1);
+        let next = decide(&observed);
+        assert_eq!(state(&next), Some((2, GrantState::Pending)), "the job of epoch 1 is done, and this is epoch 2");
+        assert_eq!(next.activate, ["db"]);
+    }
+
+    #[test]
+    fn a_decision_on_its_own_result_changes_nothing() {
+        for (class, mode, activation) in [
+            ("CorrectnessCritical", "Enforce", Activation::Waiting),
+            ("CorrectnessCritical", "Enforce", Activation::Failed("down".into())),
+            ("CorrectnessCritical", "Enforce", Activation::Done),
+            ("CorrectnessCritical", "Observe", Activation::Waiting),
+            ("EfficiencyOnly", "Enforce", Activation::Failed("down".into())),
+        ] {
+            let observed = observed(class, guard(mode));
+            let mut observed = recorded(observed.clone(), &decide(&observed));
+            observed.activations.insert("db".into(), activation.clone());
+            let settled = decide(&observed);
+            let mut later = recorded(observed, &settled);
+            later.now = at(5_000);
+            let again = decide(&later);
+            assert_eq!(again.status, settled.status, "G01: {class} {mode} {activation:?}");
+            assert_eq!(again.announcements, []);
+            assert!(!again.needs_fresh, "nothing has to be read again");
+        }
+    }
+
+    #[test]
+    fn only_an_enforcing_boundary_of_a_critical_lock_holds_a_grant() {
+        for (class, mode, wanted) in [
+            ("CorrectnessCritical", "Enforce", GrantState::Pending),
+            ("CorrectnessCritical", "Observe", GrantState::Active),
+            ("EfficiencyOnly", "Enforce", GrantState::Active),
+        ] {
+            let decision = decide(&observed(class, guard(mode)));
+            assert_eq!(state(&decision), Some((1, wanted)), "{class} {mode}");
+            assert_eq!(decision.activate, ["db"], "activated in each case");
+        }
+    }
+
+    /// Recovery: said until a grant above the fence is active.
+    #[test]
+    fn a_roll_back_is_said_until_the_next_grant_is_active() {
+        let mut observed = observed("CorrectnessCritical", guard("Enforce"));
+        observed.remembered = Epoch::new(41).ok();
+        let first = decide(&observed);
+        assert_eq!(state(&first), Some((42, GrantState::Pending)));
+        let monotonic = |d: &Decision| find(&d.status.conditions, on::EPOCH_MONOTONIC).unwrap().reason.clone();
+        assert_eq!(monotonic(&first), reason::STATE_ROLLED_BACK);
+        let mut observed = recorded(observed, &first);
+        observed.remembered = Epoch::new(42).ok();
+        assert_eq!(monotonic(&decide(&observed)), reason::STATE_ROLLED_BACK, "the grant is still pending");
+        observed.activations.insert("db".into(), Activation::Done);
+        assert_eq!(monotonic(&decide(&observed)), reason::NEVER_WENT_BACK);
+    }
+
+    #[test]
+    fn a_boundary_that_vanished_leaves_its_fence_behind() {
+        let observed = observed("CorrectnessCritical", guard("Enforce"));
+        let mut observed = recorded(observed.clone(), &decide(&observed));
+        observed.activations.insert("db".into(), Activation::Done);
+        let mut observed = recorded(observed.clone(), &decide(&observed));
+        assert_eq!(observed.lock.status.as_ref().unwrap().boundaries[0].fence, Some(Epoch::FIRST));
+        observed.boundaries[0].state = CountedState::Missing;
+        let gone = decide(&observed);
+        assert!(gone.needs_fresh, "the reservation has to be read");
+        assert_eq!(gone.status.boundaries[0].fence, None);
+        assert_eq!(gone.reserve, None, "the status keeps an epoch that is no higher than its own");
+    }
 }

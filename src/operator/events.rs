@@ -79,7 +79,7 @@ impl Announcer {
         let name = shorten(regarding.name.as_deref().unwrap_or("fencedlock"), 200);
         Event {
             metadata: ObjectMeta {
-                generate_name: Some(format!("{}.", name.trim_end_matches('…').trim_end_matches(['-', '.']))),
+                generate_name: Some(format!("{}-", name.trim_end_matches('…').trim_end_matches(['-', '.']))),
                 namespace: Some(namespace.to_owned()),
                 ..Default::default()
             },

@@ -28,6 +28,23 @@ struct Entry<T> {
     reconciled: Option<Seen<T>>,
     /// Named in the listing that is under way.
     listed: bool,
+    /// How many events there were, so that a read knows whether one overtook it.
+    events: u64,
+}
+
+impl<T: Followable> Entry<T> {
+    /// Whether the newest state would lead a reconcile to another answer than the one that it used.
+    fn matters(&self) -> bool {
+        match (&self.latest, &self.reconciled) {
+            (Some(Seen::There(latest)), Some(Seen::There(reconciled))) => latest.matters_after(reconciled),
+            (Some(Seen::Missing), Some(Seen::Missing)) => false,
+            _ => true,
+        }
+    }
+
+    fn wake(&self) -> Vec<Key> {
+        self.followers.iter().cloned().collect()
+    }
 }
 
 /// An object that was looked for.
@@ -76,33 +93,50 @@ impl<T: Followable> Followed<T> {
             }
             if let Some(object) = object {
                 inner.of.insert(lock.clone(), object.clone());
-                let new = || Entry { followers: BTreeSet::new(), latest: None, reconciled: None, listed: true };
+                let new = || Entry { followers: BTreeSet::new(), latest: None, reconciled: None, listed: true, events: 0 };
                 inner.entries.entry(object.clone()).or_insert_with(new).followers.insert(lock.clone());
             }
         });
     }
 
-    /// The newest state known, without asking the cluster.
-    pub(super) fn latest(&self, object: &Key) -> Option<Seen<T>> {
-        self.locked(|inner| inner.entries.get(object)?.latest.clone())
+    /// The newest state known, without asking the cluster. The reconcile that asks uses it: later events are compared with it.
+    pub(super) fn cached(&self, object: &Key) -> Option<Seen<T>> {
+        self.locked(|inner| {
+            let entry = inner.entries.get_mut(object)?;
+            let latest = entry.latest.clone()?;
+            entry.reconciled = Some(latest.clone());
+            Some(latest)
+        })
     }
 
-    /// An uncached read. It wins over what is known, unless an event has overtaken it.
-    pub(super) fn read(&self, object: &Key, seen: Seen<T>) {
+    /// Begins an uncached read: the number to give to [`Followed::read`].
+    pub(super) fn begin_read(&self, object: &Key) -> u64 {
+        self.locked(|inner| inner.entries.get(object).map_or(0, |entry| entry.events))
+    }
+
+    /// Ends an uncached read, whose result the reconcile uses. Returns the locks that have to look again, because an event
+    /// that matters overtook the read.
+    pub(super) fn read(&self, object: &Key, begun: u64, seen: &Seen<T>) -> Vec<Key> {
         self.locked(|inner| {
-            let Some(entry) = inner.entries.get_mut(object) else { return };
-            let overtaken = matches!((&seen, &entry.latest), (Seen::There(read), Some(Seen::There(known))) if read.is_late(known));
-            if !overtaken {
-                entry.latest = Some(seen);
+            let Some(entry) = inner.entries.get_mut(object) else { return Vec::new() };
+            let newer_event = match (seen, &entry.latest) {
+                (Seen::There(read), Some(Seen::There(event))) if read.is_late(event) => true,
+                (Seen::There(read), Some(Seen::There(event))) if event.is_late(read) => false,
+                _ => entry.events != begun,
+            };
+            if !newer_event {
+                entry.latest = Some(seen.clone());
             }
-        });
+            entry.reconciled = Some(seen.clone());
+            if newer_event && entry.matters() { entry.wake() } else { Vec::new() }
+        })
     }
 
-    /// What a reconcile used. Later events are compared with it.
-    pub(super) fn reconciled(&self, object: &Key, seen: Seen<T>) {
+    /// Changes what the last reconcile is known to have used, without an event in between being lost.
+    pub(super) fn refine(&self, object: &Key, change: impl FnOnce(&mut T)) {
         self.locked(|inner| {
-            if let Some(entry) = inner.entries.get_mut(object) {
-                entry.reconciled = Some(seen);
+            if let Some(Seen::There(reconciled)) = inner.entries.get_mut(object).and_then(|entry| entry.reconciled.as_mut()) {
+                change(reconciled);
             }
         });
     }
@@ -111,18 +145,14 @@ impl<T: Followable> Followed<T> {
     pub(super) fn delivered(&self, object: &Key, state: T, by_listing: bool) -> Vec<Key> {
         self.locked(|inner| {
             let Some(entry) = inner.entries.get_mut(object) else { return Vec::new() };
-            entry.listed = true;
+            (entry.listed, entry.events) = (true, entry.events + 1);
             let late = matches!(&entry.latest, Some(Seen::There(known)) if state.is_late(known));
             // A listing is one consistent view, also when the cluster was restored and all of it is older.
             if late && !by_listing {
                 return Vec::new();
             }
-            let matters = match &entry.reconciled {
-                Some(Seen::There(reconciled)) => state.matters_after(reconciled),
-                Some(Seen::Missing) | None => true,
-            };
             entry.latest = Some(Seen::There(state));
-            if matters { entry.followers.iter().cloned().collect() } else { Vec::new() }
+            if entry.matters() { entry.wake() } else { Vec::new() }
         })
     }
 
@@ -130,8 +160,8 @@ impl<T: Followable> Followed<T> {
     pub(super) fn unreadable(&self, object: &Key) -> Vec<Key> {
         self.locked(|inner| {
             let Some(entry) = inner.entries.get_mut(object) else { return Vec::new() };
-            (entry.latest, entry.listed) = (None, true);
-            entry.followers.iter().cloned().collect()
+            (entry.latest, entry.listed, entry.events) = (None, true, entry.events + 1);
+            entry.wake()
         })
     }
 
@@ -142,8 +172,8 @@ impl<T: Followable> Followed<T> {
             if matches!(&entry.latest, Some(Seen::There(known)) if last.is_late(known)) {
                 return Vec::new();
             }
-            entry.latest = Some(Seen::Missing);
-            entry.followers.iter().cloned().collect()
+            (entry.latest, entry.events) = (Some(Seen::Missing), entry.events + 1);
+            entry.wake()
         })
     }
 
@@ -158,7 +188,7 @@ impl<T: Followable> Followed<T> {
             let mut gone = BTreeSet::new();
             for entry in inner.entries.values_mut().filter(|entry| !entry.listed) {
                 if matches!(entry.latest, Some(Seen::There(_))) {
-                    entry.latest = None;
+                    (entry.latest, entry.reconciled) = (None, None);
                     gone.extend(entry.followers.iter().cloned());
                 }
             }
@@ -201,42 +231,71 @@ mod tests {
         followed
     }
 
+    fn read(followed: &Followed<Thing>, seen: Seen<Thing>) -> Vec<Key> {
+        let begun = followed.begin_read(&key("lease"));
+        followed.read(&key("lease"), begun, &seen)
+    }
+
     #[test]
     fn what_nobody_follows_is_dropped() {
         let followed = followed();
         assert_eq!(followed.delivered(&key("other"), thing(1, "a"), false), []);
-        assert_eq!(followed.latest(&key("other")), None);
+        assert_eq!(followed.cached(&key("other")), None);
         followed.follow(&key("lock"), None);
         assert_eq!(followed.delivered(&key("lease"), thing(1, "a"), false), []);
-        assert_eq!(followed.latest(&key("lease")), None, "nothing is kept");
+        assert_eq!(followed.cached(&key("lease")), None, "nothing is kept");
     }
 
     #[test]
     fn a_renewal_wakes_nobody_and_a_takeover_does() {
         let followed = followed();
         assert_eq!(followed.delivered(&key("lease"), thing(1, "a"), false), [key("lock")], "never reconciled");
-        followed.reconciled(&key("lease"), Seen::There(thing(1, "a")));
+        assert_eq!(followed.cached(&key("lease")), Some(Seen::There(thing(1, "a"))));
         for version in 2..900 {
             assert_eq!(followed.delivered(&key("lease"), thing(version, "a"), false), []);
         }
         assert_eq!(followed.delivered(&key("lease"), thing(900, "b"), false), [key("lock")]);
-        assert_eq!(followed.latest(&key("lease")), Some(Seen::There(thing(900, "b"))));
+        assert_eq!(followed.cached(&key("lease")), Some(Seen::There(thing(900, "b"))));
     }
 
     #[test]
     fn an_event_that_overtakes_an_uncached_read_is_not_lost() {
         let followed = followed();
+        let begun = followed.begin_read(&key("lease"));
         assert_eq!(followed.delivered(&key("lease"), thing(101, "b"), false), [key("lock")]);
-        followed.read(&key("lease"), Seen::There(thing(100, "a")));
-        assert_eq!(followed.latest(&key("lease")), Some(Seen::There(thing(101, "b"))));
+        assert_eq!(followed.read(&key("lease"), begun, &Seen::There(thing(100, "a"))), [key("lock")], "older by version");
+        assert_eq!(followed.cached(&key("lease")), Some(Seen::There(thing(101, "b"))));
+        let begun = followed.begin_read(&key("lease"));
+        followed.deleted(&key("lease"), &thing(102, "b"));
+        followed.delivered(&key("lease"), thing(103, "c"), false);
+        assert_eq!(followed.read(&key("lease"), begun, &Seen::Missing), [key("lock")], "created while it was read as missing");
+        assert_eq!(followed.cached(&key("lease")), Some(Seen::There(thing(103, "c"))));
+    }
+
+    /// A → B → A by a client that keeps no counter, where the second change arrives while the first is being reconciled.
+    #[test]
+    fn an_event_during_a_reconcile_is_compared_with_what_that_reconcile_uses() {
+        let followed = followed();
+        read(&followed, Seen::There(thing(1, "a")));
+        assert_eq!(followed.delivered(&key("lease"), thing(2, "b"), false), [key("lock")]);
+        assert_eq!(followed.cached(&key("lease")), Some(Seen::There(thing(2, "b"))), "the reconcile begins");
+        assert_eq!(followed.delivered(&key("lease"), thing(3, "a"), false), [key("lock")]);
+    }
+
+    #[test]
+    fn a_read_that_is_newer_than_the_events_is_kept() {
+        let followed = followed();
+        let begun = followed.begin_read(&key("lease"));
+        followed.delivered(&key("lease"), thing(4, "a"), false);
+        assert_eq!(followed.read(&key("lease"), begun, &Seen::There(thing(5, "b"))), []);
+        assert_eq!(followed.delivered(&key("lease"), thing(5, "b"), false), [], "its own event changes nothing");
     }
 
     /// A10: an older view delivered late changes nothing; a listing does, because it is a view of its own.
     #[test]
     fn late_deliveries_are_dropped_and_listings_are_not() {
         let followed = followed();
-        followed.read(&key("lease"), Seen::There(thing(500, "b")));
-        followed.reconciled(&key("lease"), Seen::There(thing(500, "b")));
+        read(&followed, Seen::There(thing(500, "b")));
         assert_eq!(followed.delivered(&key("lease"), thing(420, "a"), false), []);
         assert_eq!(followed.deleted(&key("lease"), &thing(420, "a")), []);
         assert_eq!(followed.delivered(&key("lease"), thing(420, "a"), true), [key("lock")]);
@@ -245,10 +304,10 @@ mod tests {
     #[test]
     fn what_a_listing_does_not_name_is_read_again() {
         let followed = followed();
-        followed.read(&key("lease"), Seen::There(thing(5, "a")));
+        read(&followed, Seen::There(thing(5, "a")));
         followed.listing_begins();
         assert_eq!(followed.listing_ended(), [key("lock")]);
-        assert_eq!(followed.latest(&key("lease")), None);
+        assert_eq!(followed.cached(&key("lease")), None);
         followed.listing_begins();
         assert_eq!(followed.delivered(&key("lease"), thing(6, "a"), true), [key("lock")]);
         assert_eq!(followed.listing_ended(), []);

@@ -95,11 +95,12 @@ async fn read_lease(unit: &Unit, key: &Key, lock: &FencedLock, freshness: Freshn
     if let Err(why) = settled(&unit.watches.leases).await {
         return Ok(LeaseRead::Forbidden(why));
     }
-    let cached = if freshness == Freshness::Cached { unit.leases.latest(&object) } else { None };
+    let cached = if freshness == Freshness::Cached { unit.leases.cached(&object) } else { None };
     let read = match cached {
         Some(seen) => seen,
         None => {
             let step = Step { verb: "get", resource: "leases.coordination.k8s.io", namespace: &object.0, name: &object.1 };
+            let begun = unit.leases.begin_read(&object);
             let read = match Api::<Lease>::namespaced(unit.client.clone(), &object.0).get(&object.1).await {
                 Ok(lease) => Some(LeaseSeen { view: LeaseView::from(lease), counter_unreliable: false }),
                 Err(error) if is_missing(&error) => None,
@@ -112,16 +113,12 @@ async fn read_lease(unit: &Unit, key: &Key, lock: &FencedLock, freshness: Freshn
                 }
             };
             let read = seen(read);
-            unit.leases.read(&object, read.clone());
+            unit.leases.read(&object, begun, &read).iter().for_each(|lock| unit.lock_queue.push(lock));
             read
         }
     };
     let counts = lock.status.as_ref().and_then(|s| s.grant.as_ref()).is_some_and(|g| g.same_holder_steps >= MAX_SAME_HOLDER_STEPS);
-    let reconciled = match &read {
-        Seen::There(lease) => Seen::There(LeaseSeen { counter_unreliable: counts, ..lease.clone() }),
-        Seen::Missing => Seen::Missing,
-    };
-    unit.leases.reconciled(&object, reconciled);
+    unit.leases.refine(&object, |lease| lease.counter_unreliable = counts);
     Ok(match read {
         Seen::There(lease) => LeaseRead::Found(lease.view),
         Seen::Missing => LeaseRead::Missing,
@@ -142,12 +139,13 @@ async fn read_pod(unit: &Unit, key: &Key, lock: &FencedLock, lease: &LeaseRead) 
     if watched && let Err(why) = settled(&unit.watches.pods).await {
         return Ok(PodRead::Forbidden(why));
     }
-    match unit.pods.latest(&object) {
+    match unit.pods.cached(&object) {
         Some(Seen::Missing) if watched => return Ok(PodRead::Missing),
         Some(Seen::There(PodSeen { view: Some(view), .. })) if watched => return Ok(PodRead::Found(view)),
         _ => {}
     }
     let step = Step { verb: "get", resource: "pods", namespace: &object.0, name: &object.1 };
+    let begun = unit.pods.begin_read(&object);
     let pod = match Api::<Pod>::namespaced(unit.client.clone(), &object.0).get(&object.1).await {
         Ok(pod) => Some(pod),
         Err(error) if is_missing(&error) => None,
@@ -163,8 +161,7 @@ async fn read_pod(unit: &Unit, key: &Key, lock: &FencedLock, lease: &LeaseRead) 
         resource_version: pod.resource_version().unwrap_or_default(),
         view: Some(PodView::from(pod)),
     }));
-    unit.pods.read(&object, read.clone());
-    unit.pods.reconciled(&object, read.clone());
+    unit.pods.read(&object, begun, &read).iter().for_each(|lock| unit.lock_queue.push(lock));
     Ok(match read {
         Seen::There(PodSeen { view: Some(view), .. }) => PodRead::Found(view),
         _ => PodRead::Missing,

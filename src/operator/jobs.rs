@@ -140,7 +140,7 @@ mod tests {
     async fn a_job_is_started_once_per_ticket_and_wakes_its_lock() {
         let jobs: Jobs<u8, u8, u8> = Jobs::default();
         let (woken, wait) = oneshot::channel();
-        let answer = jobs.ask(&1, &1, || async { Ok(7) }, move || drop(woken.send(())));
+        let answer = jobs.ask(&1, &1, || async { Ok(7) }, move || woken.send(()).unwrap());
         assert_eq!(answer, Progress::Running);
         wait.await.unwrap();
         assert_eq!(jobs.ask(&1, &1, || async { Ok(8) }, || ()), Progress::Done(7));
@@ -151,7 +151,7 @@ mod tests {
     async fn a_failure_is_kept_and_tried_again_later() {
         let jobs: Jobs<u8, u8, u8> = Jobs::default();
         let (woken, wait) = oneshot::channel();
-        jobs.ask(&1, &1, || async { Err("down".into()) }, move || drop(woken.send(())));
+        jobs.ask(&1, &1, || async { Err("down".into()) }, move || woken.send(()).unwrap());
         wait.await.unwrap();
         let answer = jobs.ask(&1, &1, || async { Ok(7) }, || ());
         assert!(matches!(&answer, Progress::Failed(why, wait) if why == "down" && *wait <= FIRST_WAIT), "{answer:?}");

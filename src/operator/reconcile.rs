@@ -1,10 +1,7 @@
 //! One lock, one pass: gather, decide, act, report. Every step that writes is a compare-and-swap or idempotent, so a crash
 //! between any two of them, a repetition or another replica changes nothing.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::{core::error_boundary::InvalidObject, runtime::controller::Action};
@@ -27,14 +24,14 @@ use crate::{
 
 /// How often a pass may start over because somebody else wrote first.
 const MAX_ATTEMPTS: usize = 8;
-/// When to look again at what no event announces: a right that was given back.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// When to look again at what no event announces: a right that was given back, a reservation that was mended.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// Reconciles one lock, in bounded time.
 pub(super) async fn reconcile(object: Arc<Guarded<FencedLock>>, unit: Arc<Unit>) -> Result<Action, Error> {
-    unit.stats.lock_reconciles.fetch_add(1, Ordering::Relaxed);
     let limit = unit.settings.reconcile_timeout;
     let key = key_of(&*object);
+    unit.stats.lock_reconciled(&key);
     let pass = async {
         match &object.0 {
             Ok(lock) => one_lock(&unit, &key, Arc::new(lock.clone())).await,
@@ -133,7 +130,8 @@ fn next_look(observed: &Observed, decision: &Decision) -> Action {
     let by_rule = decision.until.map(|until| Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default());
     // A little later than the moment itself, so that the clock has passed it.
     let by_rule = by_rule.map(|wait| wait + Duration::from_millis(100));
-    let blind = matches!(decision.grant.standing, Standing::Forbidden(_) | Standing::LeaseUnreadable(_)).then_some(LOOK_AGAIN);
+    let unwatched = |s: &Standing| matches!(s, Standing::Forbidden(_) | Standing::LeaseUnreadable(_) | Standing::ReservationUnreadable(_));
+    let blind = unwatched(&decision.grant.standing).then_some(LOOK_AGAIN);
     let retry = observed.activations.values().any(|a| matches!(a, crate::audit::conditions::Activation::Failed(_)));
     let unread = matches!(decision.grant.standing, Standing::FenceUnreadable { .. });
     let retry = (retry || unread).then_some(Duration::from_secs(1));

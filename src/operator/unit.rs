@@ -4,7 +4,10 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use futures::channel::mpsc::UnboundedSender;
@@ -56,6 +59,30 @@ pub struct Stats {
     pub lock_reconciles: AtomicU64,
     /// Reconciles of WriteBoundaries.
     pub boundary_reconciles: AtomicU64,
+    /// Reconciles by `namespace/name` of the lock. Grows with every name, so it is kept only where it is asked for.
+    per_lock: Option<Mutex<HashMap<String, u64>>>,
+}
+
+impl Stats {
+    /// Counts that also tell the locks apart.
+    pub fn per_lock() -> Self {
+        Self { per_lock: Some(Mutex::default()), ..Self::default() }
+    }
+
+    pub(super) fn lock_reconciled(&self, (namespace, name): &Key) {
+        self.lock_reconciles.fetch_add(1, Ordering::Relaxed);
+        if let Some(per_lock) = &self.per_lock {
+            *per_lock.lock().unwrap_or_else(PoisonError::into_inner).entry(format!("{namespace}/{name}")).or_default() += 1;
+        }
+    }
+
+    /// How often a lock was reconciled; 0 unless made by [`Stats::per_lock`].
+    pub fn reconciles_of(&self, namespace: &str, name: &str) -> u64 {
+        let count = |per_lock: &Mutex<HashMap<String, u64>>| {
+            per_lock.lock().unwrap_or_else(PoisonError::into_inner).get(&format!("{namespace}/{name}")).copied()
+        };
+        self.per_lock.as_ref().and_then(count).unwrap_or_default()
+    }
 }
 
 /// Where reconciles are asked for.

@@ -1,1 +1,78 @@
-//! stub
+//! Missing rights in one namespace (case G09): its lock says which verb on what is missing, the others go on.
+
+use std::sync::Arc;
+
+use crate::support::{Lab, lab::has, lease::at};
+use fencedlock::{
+    api::{FencedLock, conditions::lock as on},
+    boundary::BuiltIn,
+};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, api::PostParams};
+use serde_json::json;
+
+async fn lock_in(lab: &Lab, namespace: &str) {
+    let lock = json!({"apiVersion": "fencedlock.dev/v1alpha1", "kind": "FencedLock", "metadata": {"name": "a"},
+        "spec": {"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": "a"}}}});
+    Api::<FencedLock>::namespaced(lab.admin.clone(), namespace)
+        .create(&PostParams::default(), &serde_json::from_value(lock).unwrap())
+        .await
+        .unwrap();
+    let lease = json!({"metadata": {"name": "a"}, "spec": {"holderIdentity": "x", "leaseTransitions": 0, "acquireTime": at(0)}});
+    Api::<Lease>::namespaced(lab.admin.clone(), namespace)
+        .create(&PostParams::default(), &serde_json::from_value(lease).unwrap())
+        .await
+        .unwrap();
+}
+
+/// Removes what the operator's Role says about `resource`, and returns the rules to give it back with.
+fn take_away(lab: &Lab, namespace: &str, resource: &str) -> serde_json::Value {
+    let role: serde_json::Value =
+        serde_json::from_str(&lab.plane.kubectl(&["get", "role", "fencedlock", "-n", namespace, "-o", "json"], "")).unwrap();
+    let rules: Vec<_> = role["rules"].as_array().unwrap().iter().filter(|r| r["resources"][0] != resource).cloned().collect();
+    assert!(rules.len() < role["rules"].as_array().unwrap().len(), "{resource} is in no rule");
+    set_rules(lab, namespace, &json!(rules));
+    role["rules"].clone()
+}
+
+fn set_rules(lab: &Lab, namespace: &str, rules: &serde_json::Value) {
+    lab.plane.kubectl(&["patch", "role", "fencedlock", "-n", namespace, "--type=merge", "-p", &json!({"rules": rules}).to_string()], "");
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_in_one_namespace_stops_nobody_else() {
+    let lab = Lab::new().await;
+    let names: Vec<_> = (0..5).map(|n| format!("{}-{n}", lab.namespace)).collect();
+    for name in &names {
+        lab.create_namespace(name).await;
+    }
+    let namespaces: Vec<_> = names.iter().map(String::as_str).collect();
+    lab.install_chart(&namespaces);
+    let leases = take_away(&lab, &names[1], "leases");
+    let pods = take_away(&lab, &names[2], "pods");
+    take_away(&lab, &names[3], "fencedlocks/status");
+    take_away(&lab, &names[4], "configmaps");
+    let _operator = lab.operator_with(&namespaces, Arc::new(BuiltIn)).await;
+    for name in &names {
+        lock_in(&lab, name).await;
+    }
+    lab.until_in(&names[0], "a", "an epoch", |s| s.grant.is_some()).await;
+
+    let blind = lab.until_in(&names[1], "a", "Forbidden", |s| has(s, on::EPOCH_ACTIVE, "Unknown", "Forbidden")).await;
+    let message = crate::support::lab::condition(&blind, on::EPOCH_ACTIVE).message;
+    assert!(message.contains("leases.coordination.k8s.io") && message.contains(&names[1]) && message.contains("list"), "{message}");
+    assert_eq!(blind.status.as_ref().unwrap().epoch, None, "the epoch is frozen, not guessed");
+
+    let no_pods = lab.until_in(&names[2], "a", "an epoch", |s| s.grant.is_some()).await;
+    let owner = crate::support::lab::condition(&no_pods, on::OWNER_UNIQUE);
+    assert_eq!((owner.status.as_str(), owner.reason.as_str()), ("Unknown", "Forbidden"), "{}", owner.message);
+
+    let silent = Api::<FencedLock>::namespaced(lab.admin.clone(), &names[3]).get("a").await.unwrap();
+    assert_eq!(silent.status.unwrap().verdict, None, "without the right to write a status nothing can be said there");
+
+    // Given back, both catch up by themselves.
+    set_rules(&lab, &names[1], &leases);
+    lab.until_in(&names[1], "a", "an epoch", |s| s.grant.is_some()).await;
+    set_rules(&lab, &names[2], &pods);
+    lab.until_in(&names[2], "a", "the pod sought", |s| has(s, on::OWNER_UNIQUE, "Unknown", "NotAPod")).await;
+}

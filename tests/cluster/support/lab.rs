@@ -28,7 +28,7 @@ use super::{
 };
 
 /// How long a test waits for something that must happen. Reached only when it does not.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(40);
 
 /// A namespace with everything that a test needs.
 pub struct Lab {
@@ -71,6 +71,8 @@ impl Drop for Running {
 
 /// An admin's client of a control plane.
 pub async fn admin(plane: &Plane) -> Client {
+    // With RUST_LOG set, a failing test shows what the operator did.
+    let _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_test_writer().try_init();
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let file = Kubeconfig::read_from(&plane.kubeconfig).unwrap();
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
@@ -145,7 +147,7 @@ impl Lab {
             backend_timeout: Duration::from_millis(500),
             ..Settings::default()
         };
-        let (stop, stats) = (CancellationToken::new(), Arc::new(Stats::default()));
+        let (stop, stats) = (CancellationToken::new(), Arc::new(Stats::per_lock()));
         let task = tokio::spawn(operator::run(client, settings, backends, Arc::clone(&stats), stop.clone()));
         Running { stats, stop, task }
     }
@@ -231,4 +233,25 @@ pub fn condition(lock: &FencedLock, type_: &str) -> Condition {
 
 pub fn epoch(lock: &FencedLock) -> Option<u64> {
     lock.status.as_ref().and_then(|s| s.epoch).map(|e| e.get())
+}
+
+impl Running {
+    pub fn reconciles_of(&self, lab: &Lab, name: &str) -> u64 {
+        self.stats.reconciles_of(&lab.namespace, name)
+    }
+}
+
+impl Lab {
+    /// Waits until the operator has digested everything about a lock: the count of its reconciles stands still while twenty
+    /// round trips to the API server go by, which is much longer than an event takes.
+    pub async fn quiet(&self, operator: &Running, name: &str) {
+        let mut still = 0;
+        let mut last = operator.reconciles_of(self, name);
+        while still < 20 {
+            self.locks().get(name).await.unwrap();
+            let now = operator.reconciles_of(self, name);
+            still = if now == last { still + 1 } else { 0 };
+            last = now;
+        }
+    }
 }
