@@ -102,7 +102,9 @@ fn fill_defaults(schema: &Value, value: &mut Value) {
         }
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
-                items.iter_mut().for_each(|item| fill_defaults(schema, item));
+                for item in items {
+                    fill_defaults(schema, item);
+                }
             }
         }
         _ => {}
@@ -117,8 +119,8 @@ fn walk(path: &str, schema: &Value, value: &Value, errors: &mut Vec<FieldError>)
     let wanted = schema.get("type").and_then(Value::as_str).unwrap_or("object");
     let mut refuse = |message: String| errors.push(FieldError { path: path.to_owned(), message });
     match (wanted, value) {
-        ("object", Value::Object(fields)) => return walk_object(path, schema, fields, errors),
-        ("array", Value::Array(items)) => return walk_array(path, schema, items, errors),
+        ("object", Value::Object(fields)) => walk_object(path, schema, fields, errors),
+        ("array", Value::Array(items)) => walk_array(path, schema, items, errors),
         ("string", Value::String(text)) => {
             if let Some(message) = wrong_text(schema, text) {
                 refuse(message);

@@ -190,10 +190,8 @@ fn invalid(facts: &Facts<'_>) -> Option<Row> {
 }
 
 fn not_required(facts: &Facts<'_>) -> Option<Row> {
-    (facts.class == LockClass::EfficiencyOnly).then(|| {
-        let message = "efficiency-only: two holders waste work and nothing else, so nothing has to refuse an obsolete owner";
-        (Verdict::NotRequired, reason::NOT_REQUIRED, message.to_owned())
-    })
+    let message = "efficiency-only: two holders waste work and nothing else, so nothing has to refuse an obsolete owner";
+    (facts.class == LockClass::EfficiencyOnly).then(|| (Verdict::NotRequired, reason::NOT_REQUIRED, message.to_owned()))
 }
 
 fn violated(facts: &Facts<'_>) -> Option<Row> {
@@ -230,7 +228,7 @@ fn unenforced(facts: &Facts<'_>) -> Option<Row> {
     }
     let weak = facts.boundaries.iter().find_map(|r| {
         let contract = present(r).filter(|p| is_good(p))?.judgement.contract?;
-        (!contract.satisfies(facts.contract)).then(|| (r.name.as_str(), contract))
+        (!contract.satisfies(facts.contract)).then_some((r.name.as_str(), contract))
     });
     if let Some((name, contract)) = weak {
         let message = format!(
@@ -580,7 +578,7 @@ mod tests {
                     p.judgement.contract = Some(Contract::AfterAcceptance);
                 }
             });
-            Required { found: found.unwrap_or(required.found.clone()), ..required }
+            Required { found: found.unwrap_or_else(|| required.found.clone()), ..required }
         })
     }
 

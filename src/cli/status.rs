@@ -90,7 +90,7 @@ fn render(story: &Story, now: Timestamp) -> String {
     let status = story.lock.status.clone().unwrap_or_default();
     let mut line = |label: &str, value: &str| {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{label:<12}{value}");
+        let _ = writeln!(text, "{label:<14}{value}");
     };
     line("Lock:", &format!("{}/{}", story.lock.namespace().unwrap_or_default(), story.lock.name_any()));
     line("Class:", &format!("{:?}", spec.class));

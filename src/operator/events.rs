@@ -24,7 +24,7 @@ const MAX_NOTE: usize = 1_024;
 /// How many Events one object may get in [`WINDOW`].
 const BURST: usize = 12;
 /// The time that [`BURST`] is about.
-const WINDOW: Duration = Duration::from_secs(60);
+const WINDOW: Duration = Duration::from_mins(1);
 
 /// Writes Events.
 #[derive(Clone)]

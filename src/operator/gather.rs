@@ -96,25 +96,12 @@ async fn read_lease(unit: &Unit, key: &Key, lock: &FencedLock, freshness: Freshn
         return Ok(LeaseRead::Forbidden(why));
     }
     let cached = if freshness == Freshness::Cached { unit.leases.cached(&object) } else { None };
-    let read = match cached {
-        Some(seen) => seen,
-        None => {
-            let step = Step { verb: "get", resource: "leases.coordination.k8s.io", namespace: &object.0, name: &object.1 };
-            let begun = unit.leases.begin_read(&object);
-            let read = match Api::<Lease>::namespaced(unit.client.clone(), &object.0).get(&object.1).await {
-                Ok(lease) => Some(LeaseSeen { view: LeaseView::from(lease), counter_unreliable: false }),
-                Err(error) if is_missing(&error) => None,
-                Err(kube::Error::SerdeError(error)) => return Ok(LeaseRead::Unreadable(error.to_string())),
-                Err(error) => {
-                    return match step.failed(&error) {
-                        Error::Forbidden(right) => Ok(LeaseRead::Forbidden(right)),
-                        other => Err(other),
-                    };
-                }
-            };
-            let read = seen(read);
-            unit.leases.read(&object, begun, &read).iter().for_each(|lock| unit.lock_queue.push(lock));
-            read
+    let read = if let Some(seen) = cached {
+        seen
+    } else {
+        match get_lease(unit, &object).await? {
+            Ok(seen) => seen,
+            Err(unknown) => return Ok(unknown),
         }
     };
     let counts = lock.status.as_ref().and_then(|s| s.grant.as_ref()).is_some_and(|g| g.same_holder_steps >= MAX_SAME_HOLDER_STEPS);
@@ -123,6 +110,26 @@ async fn read_lease(unit: &Unit, key: &Key, lock: &FencedLock, freshness: Freshn
         Seen::There(lease) => LeaseRead::Found(lease.view),
         Seen::Missing => LeaseRead::Missing,
     })
+}
+
+/// The Lease as the API server has it now, or why that cannot be told.
+async fn get_lease(unit: &Unit, object: &Key) -> Result<Result<Seen<LeaseSeen>, LeaseRead>, Error> {
+    let step = Step { verb: "get", resource: "leases.coordination.k8s.io", namespace: &object.0, name: &object.1 };
+    let begun = unit.leases.begin_read(object);
+    let read = match Api::<Lease>::namespaced(unit.client.clone(), &object.0).get(&object.1).await {
+        Ok(lease) => Some(LeaseSeen { view: LeaseView::from(lease), counter_unreliable: false }),
+        Err(error) if is_missing(&error) => None,
+        Err(kube::Error::SerdeError(error)) => return Ok(Err(LeaseRead::Unreadable(error.to_string()))),
+        Err(error) => {
+            return match step.failed(&error) {
+                Error::Forbidden(right) => Ok(Err(LeaseRead::Forbidden(right))),
+                other => Err(other),
+            };
+        }
+    };
+    let read = seen(read);
+    unit.lock_queue.push_all(&unit.leases.read(object, begun, &read));
+    Ok(Ok(read))
 }
 
 async fn read_pod(unit: &Unit, key: &Key, lock: &FencedLock, lease: &LeaseRead) -> Result<PodRead, Error> {
@@ -161,7 +168,7 @@ async fn read_pod(unit: &Unit, key: &Key, lock: &FencedLock, lease: &LeaseRead) 
         resource_version: pod.resource_version().unwrap_or_default(),
         view: Some(PodView::from(pod)),
     }));
-    unit.pods.read(&object, begun, &read).iter().for_each(|lock| unit.lock_queue.push(lock));
+    unit.lock_queue.push_all(&unit.pods.read(&object, begun, &read));
     Ok(match read {
         Seen::There(PodSeen { view: Some(view), .. }) => PodRead::Found(view),
         _ => PodRead::Missing,

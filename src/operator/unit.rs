@@ -94,6 +94,13 @@ impl<K: Resource<DynamicType = ()>> Queue<K> {
     pub(super) fn push(&self, (namespace, name): &Key) {
         drop(self.0.unbounded_send(ObjectRef::new(name).within(namespace).into()));
     }
+
+    /// Asks for several.
+    pub(super) fn push_all<'a>(&self, keys: impl IntoIterator<Item = &'a Key>) {
+        for key in keys {
+            self.push(key);
+        }
+    }
 }
 
 /// A pod as the watch and a read show it. Events carry metadata only, so the rest is read when it is needed.

@@ -92,8 +92,7 @@ fn refusal(error: &watcher::Error, resource: &'static str, namespace: &str) -> O
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     let (code, verb) = match error {
         InitialListFailed(kube::Error::Api(status)) => (status.code, "list"),
-        WatchStartFailed(kube::Error::Api(status)) | WatchFailed(kube::Error::Api(status)) => (status.code, "watch"),
-        WatchError(status) => (status.code, "watch"),
+        WatchStartFailed(kube::Error::Api(status)) | WatchFailed(kube::Error::Api(status)) | WatchError(status) => (status.code, "watch"),
         _ => return None,
     };
     match code {
@@ -149,7 +148,7 @@ fn lock_changed(unit: &Unit, lock: &Guarded<FencedLock>, wake: bool) {
         return;
     }
     unit.lock_queue.push(&key);
-    unit.boundaries_by_lock.members(&key).iter().for_each(|boundary| unit.boundary_queue.push(boundary));
+    unit.boundary_queue.push_all(&unit.boundaries_by_lock.members(&key));
     if let Some(left) = left {
         wake_members(unit, &left);
     }
@@ -163,12 +162,12 @@ fn lock_gone(unit: &Unit, key: &Key, uid: Option<&str>) {
     if let Some(lease) = unit.locks_by_lease.put(key, None) {
         wake_members(unit, &lease);
     }
-    unit.boundaries_by_lock.members(key).iter().for_each(|boundary| unit.boundary_queue.push(boundary));
+    unit.boundary_queue.push_all(&unit.boundaries_by_lock.members(key));
 }
 
 /// The locks on one Lease: which of them is the oldest may have changed.
 fn wake_members(unit: &Unit, lease: &Key) {
-    unit.locks_by_lease.members(lease).iter().for_each(|lock| unit.lock_queue.push(lock));
+    unit.lock_queue.push_all(&unit.locks_by_lease.members(lease));
 }
 
 /// Watches WriteBoundaries: each change concerns itself, its lock, and locks that list it.
@@ -192,7 +191,7 @@ pub(super) async fn boundaries(unit: Arc<Unit>, mut writer: Writer<Guarded<Write
                     unit.boundaries_by_lock.put(&key, lock.as_ref());
                     if matches!(event, Event::Apply(_)) {
                         unit.boundary_queue.push(&key);
-                        lock.iter().for_each(|lock| unit.lock_queue.push(lock));
+                        unit.lock_queue.push_all(&lock);
                         if !known {
                             wake_listing(&unit, &key);
                         }
@@ -278,5 +277,5 @@ where
         }
         Event::InitDone => followed.listing_ended(),
     };
-    wake.iter().for_each(|lock| unit.lock_queue.push(lock));
+    unit.lock_queue.push_all(&wake);
 }

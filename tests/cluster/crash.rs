@@ -1,9 +1,12 @@
 //! Two operators at once, each crashed again and again, while the Lease changes hands: no epoch is lost, repeated or granted to
 //! two, and at the end the present holder has its grant.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
 
-use crate::support::{Lab, lease::at};
+use crate::support::{Lab, lease::at, plane::Plane};
 use fencedlock::{
     api::FencedLock,
     boundary::memory::Memories,
@@ -103,4 +106,30 @@ async fn two_operators_that_crash_at_any_moment_issue_each_epoch_once() {
     assert!(history.granted.len() >= 2 && history.active <= grant.epoch.get(), "{:?}", history.granted.keys());
     let fences: Vec<_> = db.activations().iter().map(|(epoch, _)| epoch.get()).collect();
     assert!(fences.is_sorted(), "a fence went down: {fences:?}");
+}
+
+/// G05: watches break off, the API server is away, and the operator goes on where the Lease stands then.
+#[tokio::test]
+async fn an_api_server_that_restarts_costs_no_epoch() {
+    static PLANE: LazyLock<Plane> = LazyLock::new(|| {
+        let plane = Plane::start("restart");
+        plane.install_crds();
+        plane
+    });
+    let lab = Lab::on(&PLANE).await;
+    let _operator = lab.operator().await;
+    lab.declare("a", "CorrectnessCritical").await;
+    lab.lease("a").put(Some("x"), Some(0), at(0)).await;
+    lab.until_active("a", 1, "x").await;
+    PLANE.command("stop-apiserver");
+    PLANE.command("start-apiserver");
+    lab.lease("a").put(Some("y"), Some(1), at(1)).await;
+    lab.lease("a").put(Some("x"), Some(2), at(2)).await;
+    let lock = lab
+        .until("a", "a grant for the third term", |s| {
+            s.grant.as_ref().is_some_and(|g| g.term.lease_transitions == Some(2) && g.state == GrantState::Active)
+        })
+        .await;
+    let epoch = lock.status.unwrap().epoch.unwrap().get();
+    assert!((2..=3).contains(&epoch), "{epoch}: the watch may or may not have shown the term in between");
 }

@@ -245,10 +245,11 @@ impl Lab {
     /// Waits until the operator has digested everything about a lock: the count of its reconciles stands still while twenty
     /// round trips to the API server go by, which is much longer than an event takes.
     pub async fn quiet(&self, operator: &Running, name: &str) {
+        let accounts = Api::<ServiceAccount>::namespaced(self.admin.clone(), &self.namespace);
         let mut still = 0;
         let mut last = operator.reconciles_of(self, name);
         while still < 20 {
-            self.locks().get(name).await.unwrap();
+            accounts.get("fencedlock").await.unwrap();
             let now = operator.reconciles_of(self, name);
             still = if now == last { still + 1 } else { 0 };
             last = now;

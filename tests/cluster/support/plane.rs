@@ -13,7 +13,6 @@ use serde_json::Value;
 /// A running control plane.
 pub struct Plane {
     pub kubeconfig: PathBuf,
-    pub server: String,
     pub audit_log: PathBuf,
     dir: PathBuf,
     launcher: Mutex<(Child, ChildStdin, BufReader<ChildStdout>)>,
@@ -59,7 +58,6 @@ impl Plane {
         let text = |key: &str| ready[key].as_str().unwrap_or_else(|| panic!("{key} in {line}")).to_owned();
         Self {
             kubeconfig: text("kubeconfig").into(),
-            server: text("server"),
             audit_log: text("auditLog").into(),
             dir,
             launcher: Mutex::new((child, stdin, stdout)),

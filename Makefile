@@ -1,0 +1,49 @@
+# The commands of this project. `make help` lists them.
+SHELL := bash
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+# The cluster tests wait more than they compute: more of them at once than there are cores.
+CLUSTER_TEST_THREADS ?= 8
+
+.PHONY: help
+help: ## list the commands
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: demo
+demo: tools ## show the operator at work on a real control plane; KEEP=1 leaves it up
+	@$(CARGO) build --locked --quiet
+	@hack/demo.sh
+
+.PHONY: test
+test: lint test-fast tools test-cluster ## everything that CI runs
+
+.PHONY: test-fast
+test-fast: ## the tests that need no control plane
+	$(CARGO) test --locked --lib --bins
+	$(CARGO) test --locked --doc
+	$(CARGO) test --locked --test cli --test model
+
+.PHONY: test-cluster
+test-cluster: tools ## the tests on a real control plane
+	$(CARGO) test --locked --test cluster -- --test-threads=$(CLUSTER_TEST_THREADS)
+	hack/demo-test.sh
+
+.PHONY: lint
+lint: ## formatting, clippy, documentation, licences, shell scripts, Go programs
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- --deny warnings
+	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --no-deps --quiet
+	hack/lint.sh
+
+.PHONY: tools
+tools: ## build the control plane, Helm and the Go programs that tests and demo need
+	@hack/build-tools.sh > /dev/null
+
+.PHONY: generate
+generate: ## write the generated files
+	$(CARGO) run --locked --quiet -- crds --write crds
+
+.PHONY: clean
+clean: ## remove what was built
+	$(CARGO) clean
+	rm -rf .cache
