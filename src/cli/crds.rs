@@ -20,7 +20,10 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     for crd in crd::all().map_err(other)? {
         let text = crd::to_yaml(&crd).map_err(other)?;
         match &args.write {
-            Some(folder) => std::fs::write(folder.join(crd::file_name(&crd)), text)?,
+            Some(folder) => {
+                let path = folder.join(crd::file_name(&crd));
+                std::fs::write(&path, text).map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
+            }
             None => write!(io::stdout(), "---\n{text}")?,
         }
     }

@@ -410,6 +410,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "it is compared with what `Lock::granted` returns")]
     fn granted(epoch: u64, holder: &str) -> Option<(u64, String)> {
         Some((epoch, holder.to_owned()))
     }

@@ -113,7 +113,10 @@ fn one(file: &str, start: usize, text: &str, default_namespace: &str, documents:
         Err(error) => {
             let at = error.location().map_or(line, |location| start + usize::try_from(location.line()).unwrap_or(1).saturating_sub(1));
             let why = error.without_snippet().to_string();
-            documents.push(unreadable(file, at, why.lines().next().unwrap_or_default().to_owned()));
+            let why = why.lines().next().unwrap_or_default();
+            // The parser counts from the start of the document; the place counts from the start of the file.
+            let why = why.rsplit_once(" at line ").map_or(why, |(what, _)| what);
+            documents.push(unreadable(file, at, format!("is not YAML: {why}")));
         }
     }
 }
