@@ -11,7 +11,7 @@ help: ## list the commands
 
 .PHONY: demo
 demo: tools ## show the operator at work on a real control plane; KEEP=1 leaves it up
-	@$(CARGO) build --locked --quiet
+	@$(CARGO) build --locked
 	@hack/demo.sh
 
 .PHONY: test

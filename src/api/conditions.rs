@@ -220,8 +220,8 @@ impl Finding {
     }
 }
 
-/// The longest message that the API server accepts in a condition, in bytes; longer ones are cut with a mark.
-pub const MAX_MESSAGE: usize = 2_048;
+/// The longest message of a condition, in bytes; longer ones are cut with a mark. A status stays under 8 KiB.
+pub const MAX_MESSAGE: usize = 512;
 
 /// Puts findings on top of what was there before. `lastTransitionTime` moves only where the status flips; times have
 /// whole seconds; types that are not among the findings are dropped; the order is the findings'.

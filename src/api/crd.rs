@@ -8,7 +8,7 @@ use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use super::{FencedLock, WriteBoundary, conditions::MAX_MESSAGE};
+use super::{FencedLock, WriteBoundary};
 
 /// A CEL rule of a CRD's schema.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,8 @@ pub struct Rule {
 const LOCKS: &str = "fencedlocks";
 const BOUNDARIES: &str = "writeboundaries";
 
-const NOT_BLANK: &str = r"self.matches('\\S')";
+/// `\S` alone is ASCII's to the API server's CEL and Unicode's to the offline one; this is the same to both.
+const NOT_BLANK: &str = r"self.matches('[^\\s\\p{Z}\\p{Cc}\\p{Cf}]')";
 const MUST_NOT_BE_BLANK: &str = "must not be blank";
 const DNS_SUBDOMAIN: &str = "!format.dns1123Subdomain().validate(self).hasValue()";
 const MUST_BE_SUBDOMAIN: &str =
@@ -132,6 +133,12 @@ pub const RULES: &[Rule] = &[
     },
     Rule { plural: BOUNDARIES, at: "spec.riskAcceptance.acceptedBy", rule: NOT_BLANK, message: MUST_NOT_BE_BLANK },
     Rule { plural: BOUNDARIES, at: "spec.riskAcceptance.reason", rule: NOT_BLANK, message: MUST_NOT_BE_BLANK },
+    Rule {
+        plural: BOUNDARIES,
+        at: "spec.riskAcceptance.expires",
+        rule: "self < timestamp('9999-01-01T00:00:00Z')",
+        message: "must be before the year 9999: an acceptance ends",
+    },
     Rule { plural: BOUNDARIES, at: "spec.riskAcceptance.compensation", rule: NOT_BLANK, message: MUST_NOT_BE_BLANK },
     // --- WriteBoundary: PostgreSQL
     Rule { plural: BOUNDARIES, at: "spec.postgres.connection.secretKeyRef.name", rule: DNS_SUBDOMAIN, message: MUST_BE_SUBDOMAIN },
@@ -169,6 +176,12 @@ pub const RULES: &[Rule] = &[
         rule: "!(has(self.group) && self.group == 'coordination.k8s.io')",
         message: "Leases cannot be targets: fencing them could stop elections",
     },
+    Rule {
+        plural: BOUNDARIES,
+        at: "spec.kubernetes.targets.[].group",
+        rule: "self == '' || !format.dns1123Subdomain().validate(self).hasValue()",
+        message: "must be empty, for the core group, or a DNS subdomain",
+    },
     Rule { plural: BOUNDARIES, at: "spec.kubernetes.targets.[].resource", rule: DNS_SUBDOMAIN, message: MUST_BE_SUBDOMAIN },
     Rule { plural: BOUNDARIES, at: "spec.kubernetes.targets.[].names.[]", rule: NOT_BLANK, message: MUST_NOT_BE_BLANK },
     Rule { plural: BOUNDARIES, at: "spec.kubernetes.statusWriters.[].reason", rule: NOT_BLANK, message: MUST_NOT_BE_BLANK },
@@ -191,7 +204,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         plural: BOUNDARIES,
         at: "spec.external.idempotencyKey.template",
-        rule: r"!self.replace('{workItem}', '').replace('{lock}', '').replace('{namespace}', '').matches('[{}]')",
+        rule: r"self.matches('^([^{}]|\\{(workItem|lock|namespace)\\})*$')",
         message: "placeholders are {workItem}, {lock} and {namespace}; not the epoch: a new owner that repeats the work would get a new key",
     },
     Rule { plural: BOUNDARIES, at: "spec.external.ledger.connection.secretKeyRef.name", rule: DNS_SUBDOMAIN, message: MUST_BE_SUBDOMAIN },
@@ -354,7 +367,7 @@ fn bound_conditions(plural: &'static str, schema: &mut Value) -> Result<(), CrdE
         ("type", json!({"maxLength": 316, "minLength": 1})),
         ("status", json!({"enum": ["True", "False", "Unknown"]})),
         ("reason", json!({"maxLength": 1024, "minLength": 1, "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"})),
-        ("message", json!({"maxLength": MAX_MESSAGE * 4})),
+        ("message", json!({"maxLength": 8192})),
     ] {
         let at = format!("status.conditions.[].{field}");
         let node = find(schema, &at).ok_or(CrdError::NoSuchPlace { plural, at })?;

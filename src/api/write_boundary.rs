@@ -372,7 +372,7 @@ pub struct KubernetesTarget {
     pub resource: String,
     /// The objects' names; exactly one of `names` and `selector`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 253)))]
     pub names: Vec<String>,
     /// A label selector in kubectl's notation, `app=web,tier!=test`; exactly one of `names` and `selector`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -163,11 +163,18 @@ fn walk_array(path: &str, schema: &Value, items: &[Value], errors: &mut Vec<Fiel
     if schema.get("minItems").and_then(Value::as_u64).is_some_and(|min| count < min) {
         errors.push(FieldError { path: path.into(), message: "must not be empty".into() });
     }
-    if schema.get("x-kubernetes-list-type").and_then(Value::as_str) == Some("set") {
-        for (index, item) in items.iter().enumerate() {
-            if items[..index].contains(item) {
-                errors.push(FieldError { path: format!("{path}[{index}]"), message: "is listed twice".into() });
-            }
+    // Items are told apart as a whole in a set, and by their keys in a map.
+    let same = |a: &Value, b: &Value| match schema.get("x-kubernetes-list-type").and_then(Value::as_str) {
+        Some("set") => a == b,
+        Some("map") => {
+            let keys = schema.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
+            keys.into_iter().flatten().filter_map(Value::as_str).all(|key| a.get(key) == b.get(key))
+        }
+        _ => false,
+    };
+    for (index, item) in items.iter().enumerate() {
+        if items[..index].iter().any(|earlier| same(earlier, item)) {
+            errors.push(FieldError { path: format!("{path}[{index}]"), message: "is listed twice".into() });
         }
     }
     if let Some(schema) = schema.get("items") {
@@ -193,11 +200,25 @@ fn wrong_text(schema: &Value, text: &str) -> Option<String> {
     if schema.get("pattern").is_some() && text.parse::<crate::api::ShortDuration>().is_err() {
         return Some("must be a duration such as 5m, 1h30m or 500ms".into());
     }
-    let is_time = schema.get("format").and_then(Value::as_str) == Some("date-time");
-    if is_time && text.parse::<k8s_openapi::jiff::Timestamp>().is_err() {
+    if schema.get("format").and_then(Value::as_str) == Some("date-time") && !is_time(text) {
         return Some("must be a time such as 2027-03-31T00:00:00Z".into());
     }
     None
+}
+
+/// Whether it is a time as the API server reads it: RFC 3339 with seconds, a colon in the offset and no leap second. The
+/// parser alone accepts more.
+fn is_time(text: &str) -> bool {
+    let Some((seconds, rest)) = text.split_at_checked("2027-03-31T00:00:00".len()) else {
+        return false;
+    };
+    let shape = seconds.bytes().zip(*b"0000-00-00T00:00:00").all(|(is, wanted)| match wanted {
+        b'0' => is.is_ascii_digit(),
+        wanted => is.eq_ignore_ascii_case(&wanted),
+    });
+    let offset = rest.trim_start_matches(|c: char| matches!(c, '.' | ',') || c.is_ascii_digit());
+    let offset_shape = offset.eq_ignore_ascii_case("z") || (offset.len() == "+02:00".len() && offset.as_bytes()[3] == b':');
+    shape && offset_shape && !seconds.ends_with("60") && text.parse::<k8s_openapi::jiff::Timestamp>().is_ok()
 }
 
 fn wrong_number(schema: &Value, number: &serde_json::Number) -> Option<String> {

@@ -15,6 +15,7 @@ use super::{
     follow::Key,
     gather::evidence,
     jobs::Progress,
+    reconcile::wait_until,
     status,
     unit::{Guarded, Unit, key_of},
 };
@@ -63,10 +64,7 @@ async fn one_boundary(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Resul
     if boundary.status.as_ref() != Some(&status) {
         status::record_boundary(unit, boundary, status).await?;
     }
-    let wait = judged
-        .until
-        .map(|until| Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default() + Duration::from_millis(100));
-    Ok(wait.map_or_else(Action::await_change, Action::requeue))
+    Ok(judged.until.map_or_else(Action::await_change, |until| Action::requeue(wait_until(until))))
 }
 
 fn next_status(

@@ -18,7 +18,7 @@ use super::{
     unit::{LeaseSeen, PodSeen, Unit, key_of, seen, settled},
 };
 use crate::{
-    api::{FencedLock, Identity, MAX_BOUNDARIES, WriteBoundary},
+    api::{FencedLock, Identity, WriteBoundary},
     audit::{
         boundary::Evidence,
         conditions::Activation,
@@ -84,11 +84,17 @@ fn field_errors(kind: &str, spec: &impl serde::Serialize) -> Vec<schema::FieldEr
     serde_json::to_value(spec).map_or_else(|_| Vec::new(), |spec| schema::check(kind, &serde_json::json!({ "spec": spec })))
 }
 
+/// The namespace of the kubelets' heartbeats, which no watch of ours delivers.
+pub(super) const NODE_LEASES: &str = "kube-node-lease";
+
 async fn read_lease(unit: &Unit, key: &Key, lock: &FencedLock, freshness: Freshness) -> Result<LeaseRead, Error> {
     let Some(lease) = &lock.spec.coordinator.lease else {
         unit.leases.follow(key, None);
         return Ok(LeaseRead::NoCoordinator);
     };
+    if key.0 == NODE_LEASES {
+        return Ok(LeaseRead::Unreadable(format!("Leases in {NODE_LEASES} are the nodes' heartbeats and are not followed")));
+    }
     let object: Key = (key.0.clone(), lease.name.clone());
     // Followed before it is read, so that no change in between is lost.
     unit.leases.follow(key, Some(&object));
@@ -191,7 +197,6 @@ async fn boundaries(unit: &Unit, key: &Key, lock: &FencedLock) -> Vec<Counted> {
     let unlisted = unit.boundaries_by_lock.members(key).into_iter().map(|(_, name)| name).filter(|name| !listed.contains(name));
     let names = listed.iter().cloned().map(|name| (name, true)).chain(unlisted.map(|name| (name, false)));
     names
-        .take(MAX_BOUNDARIES)
         .map(|(name, is_listed)| {
             let state = refused.as_ref().map_or_else(|| look_up(unit, key, &name), |why| CountedState::Unreadable(why.clone()));
             Counted { name, listed: is_listed, state }

@@ -16,6 +16,7 @@ mod jobs;
 mod reconcile;
 mod reservation;
 mod run;
+mod served;
 mod status;
 mod unit;
 mod watch;

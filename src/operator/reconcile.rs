@@ -27,6 +27,9 @@ const MAX_ATTEMPTS: usize = 8;
 /// When to look again at what no event announces: a right that was given back, a reservation that was mended.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
+/// The longest wait for a moment that is known in advance.
+const LONGEST_WAIT: Duration = Duration::from_hours(6);
+
 /// Reconciles one lock, in bounded time.
 pub(super) async fn reconcile(object: Arc<Guarded<FencedLock>>, unit: Arc<Unit>) -> Result<Action, Error> {
     let limit = unit.settings.reconcile_timeout;
@@ -127,15 +130,20 @@ fn activate(unit: &Arc<Unit>, key: &Key, recorded: &FencedLock, observed: &Obser
 
 /// When this lock has to be looked at again although nothing happens.
 fn next_look(observed: &Observed, decision: &Decision) -> Action {
-    let by_rule = decision.until.map(|until| Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default());
-    // A little later than the moment itself, so that the clock has passed it.
-    let by_rule = by_rule.map(|wait| wait + Duration::from_millis(100));
+    let by_rule = decision.until.map(wait_until);
     let unwatched = |s: &Standing| matches!(s, Standing::Forbidden(_) | Standing::LeaseUnreadable(_) | Standing::ReservationUnreadable(_));
     let blind = unwatched(&decision.grant.standing).then_some(LOOK_AGAIN);
     let retry = observed.activations.values().any(|a| matches!(a, crate::audit::conditions::Activation::Failed(_)));
     let unread = matches!(decision.grant.standing, Standing::FenceUnreadable { .. });
     let retry = (retry || unread).then_some(Duration::from_secs(1));
     [by_rule, blind, retry].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue)
+}
+
+/// How long to wait for a moment: a little longer, so that the clock has passed it, and never so long that a timer could not
+/// hold it.
+pub(super) fn wait_until(moment: Timestamp) -> Duration {
+    let wait = Duration::try_from(moment.duration_since(Timestamp::now())).unwrap_or_default();
+    wait.saturating_add(Duration::from_millis(100)).min(LONGEST_WAIT)
 }
 
 /// Says what is wrong with a lock that cannot be read as one. Its epoch and grant stay as they are.

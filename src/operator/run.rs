@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     boundaries,
     error::Error,
-    reconcile,
+    reconcile, served,
     unit::{Guarded, Parts, Queue, Stats, Unit},
     watch,
 };
@@ -65,6 +65,7 @@ pub async fn run(client: Client, settings: Settings, backends: Arc<dyn Backends>
         Scope::Namespaces(names) => names.iter().cloned().map(Some).collect(),
     };
     let mut units = JoinSet::new();
+    served::compare(&client).await;
     for namespace in namespaces {
         units.spawn(unit(client.clone(), namespace, settings.clone(), Arc::clone(&backends), Arc::clone(&stats), stop.clone()));
     }

@@ -22,6 +22,7 @@ use tokio::sync::watch::Sender;
 use super::{
     error::Step,
     follow::{Followed, Key},
+    gather::NODE_LEASES,
     unit::{Guarded, LeaseSeen, PodSeen, Unit, WatchState, key_of},
 };
 use crate::{
@@ -237,7 +238,7 @@ where
 /// Watches the Leases of the scope. Those that no lock follows are dropped, and so is every renewal.
 pub(super) async fn leases(unit: Arc<Unit>) {
     // The kubelets' heartbeats are never ours, and there are as many as nodes (case G04).
-    let config = if unit.namespace.is_none() { config().fields("metadata.namespace!=kube-node-lease") } else { config() };
+    let config = if unit.namespace.is_none() { config().fields(&format!("metadata.namespace!={NODE_LEASES}")) } else { config() };
     let events = watcher(api::<Guarded<Lease>>(&unit), config).default_backoff();
     let state = |lease: &Guarded<Lease>| {
         let lease = lease.0.as_ref().ok()?;

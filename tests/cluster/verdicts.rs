@@ -72,6 +72,19 @@ async fn an_acceptance_expires_by_itself() {
     let accepted = lab.until("a", "RiskAccepted", |s| s.verdict == Some(Verdict::RiskAccepted)).await;
     assert_eq!(condition(&accepted, on::COMPLIANT).status, "True");
     assert_eq!(condition(&accepted, on::BOUNDARY_ENFORCED).status, "False", "accepted is not enforced");
+    // One that ends in many thousand years is no reason for a timer to give up.
+    lab.declare_boundary(
+        "fax",
+        json!({"lockRef": {"name": "b"}, "type": "External", "external": {"receiver": "fax.example"},
+            "riskAcceptance": {"covers": ["CannotEnforce"], "acceptedBy": "fax-oncall", "reason": "r", "expires": "9998-12-30T00:00:00Z"}}),
+    )
+    .await;
+    lab.declare_spec(
+        "b",
+        json!({"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": "b"}}, "writeBoundaries": ["fax"]}),
+    )
+    .await;
+    lab.until("b", "RiskAccepted", |s| s.verdict == Some(Verdict::RiskAccepted)).await;
     let expired = lab.until("a", "the expiry", |s| s.reason.as_deref() == Some("RiskAcceptanceExpired")).await;
     assert_eq!(condition(&expired, on::COMPLIANT).status, "False");
     let shown = |b: Option<&fencedlock::api::WriteBoundary>| {
