@@ -165,8 +165,6 @@ pub mod reason {
         NOBODY = "Nobody";
         /// The present findings are young: `rollout: Block` waits.
         WAITING = "Waiting";
-        /// An external receiver has nothing to install, activate or prove.
-        NOTHING_TO_ENFORCE = "NothingToEnforce";
         /// The lock's grant is not active.
         NO_ACTIVE_GRANT = "NoActiveGrant";
     }

@@ -105,7 +105,7 @@ pub const RULES: &[Rule] = &[
         at: "spec",
         rule: "!has(self.writesPerEpoch) || (has(self.postgres) && (has(self.postgres.conditionalUpdate) || self.writesPerEpoch == 'Many')) \
                || (has(self.kubernetes) && self.writesPerEpoch == (self.kubernetes.claim == 'Annotation' ? 'Sequenced' : 'Many'))",
-        message: "writesPerEpoch is what the backend cannot give: managed PostgreSQL and PodIdentity give Many, Annotation gives Sequenced, External gives none",
+        message: "writesPerEpoch must be what the backend gives: managed PostgreSQL and PodIdentity give Many, Annotation gives Sequenced, External has none",
     },
     Rule {
         plural: BOUNDARIES,
@@ -122,7 +122,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         plural: BOUNDARIES,
         at: "spec.proof",
-        rule: "!has(self.interval) || duration(self.interval) >= duration('10s')",
+        rule: "!has(self.interval) || !self.interval.matches('^([0-9]{1,5}(h|m|s|ms)){1,4}$') || duration(self.interval) >= duration('10s')",
         message: "interval must be at least 10s",
     },
     Rule {

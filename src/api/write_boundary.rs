@@ -88,7 +88,7 @@ pub struct WriteBoundarySpec {
     /// How often the boundary is proven, and how long a proof is good for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<ProofSchedule>,
-    /// What is not enforced here and who answers for it. Needs the verb `acceptrisk` on writeboundaries.
+    /// What is not enforced here and who answers for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub risk_acceptance: Option<RiskAcceptance>,
     /// Tables of a PostgreSQL database.

@@ -136,6 +136,9 @@ pub fn judge(facts: &Facts<'_>) -> Judgement {
     if facts.spec.type_ == BoundaryType::External {
         return external(facts);
     }
+    if let Some(text) = orphaned(facts).filter(|_| !matches!(facts.evidence, Evidence::Seen(_))) {
+        return Judgement::new(BoundaryVerdict::Unproven, reason::LOCK_NOT_FOUND, text);
+    }
     let seen = match facts.evidence {
         Evidence::Seen(seen) => seen.as_ref(),
         Evidence::NotImplemented => {
@@ -161,7 +164,20 @@ fn invalid(facts: &Facts<'_>) -> Option<Judgement> {
     })
 }
 
+/// What there is to say when the lock is not there.
+fn orphaned(facts: &Facts<'_>) -> Option<String> {
+    let name = &facts.spec.lock_ref.name;
+    let text = || format!("there is no FencedLock {name:?} in this namespace: create it, or delete this boundary");
+    (*facts.lock == LockSide::NotFound).then(text)
+}
+
 fn external(facts: &Facts<'_>) -> Judgement {
+    let judged = external_with_lock(facts);
+    let message = orphaned(facts).map_or_else(|| judged.message.clone(), |orphaned| format!("{}; {orphaned}", judged.message));
+    Judgement { message, ..judged }
+}
+
+fn external_with_lock(facts: &Facts<'_>) -> Judgement {
     let receiver = facts.spec.external.as_ref().map_or("the receiver", |e| e.receiver.as_str());
     match acceptance(facts.spec, LimitName::CannotEnforce, facts.now) {
         Acceptance::Valid(accepted) => Judgement {
@@ -234,10 +250,7 @@ fn unproven(facts: &Facts<'_>, seen: &Seen) -> Option<Judgement> {
         );
     }
     match facts.lock {
-        LockSide::NotFound => say(
-            reason::LOCK_NOT_FOUND,
-            format!("there is no FencedLock {:?} in this namespace: create it, or delete this boundary", facts.spec.lock_ref.name),
-        ),
+        LockSide::NotFound => say(reason::LOCK_NOT_FOUND, orphaned(facts).unwrap_or_default()),
         LockSide::Found { active: Some((epoch, holder)) } if seen.fence.as_ref() != Some(&(*epoch, holder.clone())) => say(
             reason::NOT_ACTIVATED,
             format!("the fence is not at epoch {epoch}, which the lock's owner has: the operator activates it again"),

@@ -218,7 +218,9 @@ fn ungranted(coordinator: &str, standing: &Standing) -> (Truth, &'static str, St
         ),
         Standing::LeaseShared(older) => no(
             reason::LEASE_SHARED,
-            format!("FencedLock {older:?} is older and declared on Lease {coordinator:?}: only that one gets epochs"),
+            format!(
+                "FencedLock {older:?} is declared on Lease {coordinator:?} too and came first (by creation, then by name): only that one gets epochs"
+            ),
         ),
         Standing::HolderUnusable(error) => {
             no(reason::HOLDER_UNUSABLE, format!("Lease {coordinator:?}: {error}: let the client use a shorter, printable identity"))
@@ -285,12 +287,10 @@ pub fn boundary(
         _ => Truth::False,
     };
     findings.push(Finding::new(on_boundary::PROVEN, proven, judged.reason, &judged.message));
-    for kind in [on_boundary::GUARD_INSTALLED, on_boundary::ACTIVATED, on_boundary::BYPASS_FREE, on_boundary::FENCE_DURABLE] {
-        findings.push(if type_ == BoundaryType::External {
-            Finding::new(kind, Truth::False, reason::NOTHING_TO_ENFORCE, "the receiver cannot compare epochs, so there is no guard here")
-        } else {
-            Finding::new(kind, Truth::Unknown, judged.reason, &judged.message)
-        });
+    // An external receiver has nothing to install, activate or keep: it has no conditions about that.
+    if type_ != BoundaryType::External {
+        let kinds = [on_boundary::GUARD_INSTALLED, on_boundary::ACTIVATED, on_boundary::BYPASS_FREE, on_boundary::FENCE_DURABLE];
+        findings.extend(kinds.map(|kind| Finding::new(kind, Truth::Unknown, judged.reason, &judged.message)));
     }
     conditions::merge(before, findings, generation, now)
 }

@@ -174,7 +174,7 @@ fn invalid(facts: &Facts<'_>) -> Option<Row> {
     }
     if let Some(older) = facts.lease_shared_with {
         let message = format!(
-            "FencedLock {older:?} is older and declared on the same Lease, so this one gets no epochs: give each lock a Lease of its own, or delete one"
+            "FencedLock {older:?} is declared on the same Lease and came first (by creation, then by name), so this one gets no epochs: give each lock a Lease of its own, or delete one"
         );
         return row(reason::LEASE_SHARED, message);
     }
@@ -392,6 +392,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one line per row of the table")]
     fn each_row_of_the_table() {
         use BoundaryVerdict as B;
         use Verdict::{Enforced, Invalid, NotRequired, RiskAccepted, Unenforced, Unproven, Violated};
@@ -463,7 +464,7 @@ mod tests {
                     g.boundaries = vec![
                         boundary(B::CannotEnforce, reason::RISK_ACCEPTANCE_EXPIRED),
                         boundary(B::CannotEnforce, reason::CANNOT_ENFORCE),
-                    ]
+                    ];
                 },
                 Unenforced,
                 reason::CANNOT_ENFORCE,

@@ -76,7 +76,7 @@ pub enum BackendError {
     #[error("no answer within {0:?}")]
     TimedOut(std::time::Duration),
     /// This version has no backend for the type.
-    #[error("this version of fencedlock cannot activate {0} boundaries; until it can, set spec.mode to Observe")]
+    #[error("this version of fencedlock cannot activate {0} boundaries")]
     NotImplemented(BoundaryType),
 }
 

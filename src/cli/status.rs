@@ -64,19 +64,21 @@ async fn gather(args: &Args) -> Result<Story, Failure> {
     let lock = match Api::<FencedLock>::namespaced(client.clone(), &namespace).get_opt(&args.lock).await {
         Ok(Some(lock)) => lock,
         Ok(None) => return Err(Failure::Other(format!("{what} is not there: kubectl get fencedlocks -n {namespace}"))),
+        Err(kube::Error::Api(status)) => return Err(other(&what, &status.message)),
         Err(error) => return Err(other(&what, &error)),
     };
+    // Boundaries and Events are a courtesy: without the right to read them the rest is still worth showing.
     let boundaries = Api::<WriteBoundary>::namespaced(client.clone(), &namespace).list(&ListParams::default()).await;
-    let mut boundaries = boundaries.map_err(|e| other("WriteBoundaries cannot be listed", &e))?.items;
+    let mut boundaries = boundaries.map(|list| list.items).unwrap_or_default();
     boundaries.retain(|b| b.spec.lock_ref.name == args.lock || lock.spec.write_boundaries.contains(&b.name_any()));
     let lease = match &lock.spec.coordinator.lease {
         None => Ok(None),
         Some(lease) => match Api::<Lease>::namespaced(client.clone(), &namespace).get_opt(&lease.name).await {
             Ok(lease) => Ok(lease.map(LeaseView::from)),
+            Err(kube::Error::Api(status)) => Err(status.message),
             Err(error) => Err(error.to_string()),
         },
     };
-    // Events are a courtesy: without the right to read them the rest is still worth showing.
     let about = ListParams::default().fields(&format!("regarding.name={},regarding.kind=FencedLock", args.lock));
     let mut events = Api::<Event>::namespaced(client, &namespace).list(&about).await.map(|l| l.items).unwrap_or_default();
     events.sort_by_key(|e| e.event_time.as_ref().map(|t| t.0));
@@ -175,12 +177,9 @@ fn boundaries(story: &Story, status: &FencedLockStatus, now: Timestamp) -> Strin
 fn conditions(conditions: &[Condition], now: Timestamp) -> String {
     let mut text = String::from("\nConditions:\n");
     for c in conditions {
-        let since = if c.last_transition_time.0 == Timestamp::UNIX_EPOCH {
-            String::new()
-        } else {
-            format!(", for {}", age(c.last_transition_time.0, now))
-        };
-        let _ = writeln!(text, "  {:<19}{:<8}{}{since}", c.type_, c.status, c.reason);
+        let set = c.last_transition_time.0 != Timestamp::UNIX_EPOCH;
+        let since = if set { format!("{} for {}", c.status, age(c.last_transition_time.0, now)) } else { c.status.clone() };
+        let _ = writeln!(text, "  {:<20}{since:<18}{}", c.type_, c.reason);
         let _ = writeln!(text, "      {}", c.message);
     }
     text
@@ -246,7 +245,7 @@ mod tests {
             "Lease report, held by \"worker-b\", renewed 2s ago, lasts 15s",
             "epoch 42 for \"worker-b\", Active for 40s",
             "cannot be proven yet",
-            "for 60m",
+            "False for 60m",
         ] {
             assert!(screen.contains(wanted), "{wanted:?} is missing in\n{screen}");
         }

@@ -60,6 +60,10 @@ impl Grant {
     /// (case B03): granted at `tr=1`, reconciled again at `tr=9`, and then `tr=2` with another `acquireTime`.
     #[must_use]
     pub fn baseline(&self, reconciled: &LeaseView) -> LeaseView {
+        let is_of_this_term = self.term.lease_uid == reconciled.uid && reconciled.holder.as_ref() == Ok(&Some(self.holder.clone()));
+        if !is_of_this_term {
+            return reconciled.clone();
+        }
         let rule_4_is_off = self.same_holder_steps >= MAX_SAME_HOLDER_STEPS;
         LeaseView {
             // Nothing grows above the largest counter, so such a client's renewals wake nobody either.
@@ -872,6 +876,8 @@ mod tests {
         assert!(!reacquired.differs_from(&renewed) && lock.would_change(&reacquired), "why the last renewal is the wrong view");
         assert!(reacquired.differs_from(&grant.baseline(&renewed)));
         assert!(!renewed.differs_from(&grant.baseline(&renewed)));
+        let (other, returned) = (lease("b", 0, 20), recreated(lease("a", 0, 20)));
+        assert_eq!((grant.baseline(&other), grant.baseline(&returned)), (other, returned), "the grant says nothing about another term");
     }
 
     #[test]

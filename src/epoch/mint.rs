@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sources<'a>(status: u64, reservation: Option<&'a Reservation>) -> Sources<'a> {
+    fn sources(status: u64, reservation: Option<&Reservation>) -> Sources<'_> {
         Sources { lock_uid: "me", status: Epoch::new(status).ok(), floor: 0, reservation, remembered: None, fences: &[] }
     }
 

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use crate::{
     api::{
         BoundaryStatus, ClaimKind, FencedLock, FencedLockStatus, LockClass, MAX_BOUNDARIES, Verdict, WriteBoundary,
-        conditions::{find, lock as on_lock, reason, shorten, truncate},
+        conditions::{Truth, find, lock as on_lock, reason, shorten, truncate},
     },
     audit::{
         boundary::{self, Evidence, LockSide},
@@ -148,7 +148,12 @@ pub fn decide(observed: &Observed) -> Decision {
         LeaseRead::Found(lease) => Some(lease),
         _ => None,
     };
-    let owner = owner::judge(holder, identity, lease, epochs.grant.as_ref(), &observed.pod);
+    let owner = match &epochs.standing {
+        Standing::HolderUnusable(error) => {
+            OwnerUnique { status: Truth::Unknown, reason: reason::HOLDER_UNUSABLE, message: error.to_string() }
+        }
+        _ => owner::judge(holder, identity, lease, epochs.grant.as_ref(), &observed.pod),
+    };
     let went_back = went_back(&epochs, &before);
     let went_back = went_back.as_ref().map(|(reason, message)| (*reason, message.as_str()));
     let judgement = verdict::judge(&verdict::Facts {
@@ -297,8 +302,10 @@ fn activations(observed: &Observed, grant: Option<&Grant>) -> Vec<(String, Activ
     present
         .filter_map(|(counted, object, has_backend)| {
             if !has_backend {
-                let cannot = BackendError::NotImplemented(object.spec.type_);
-                return blocks(observed, &counted.name).then(|| (counted.name.clone(), Activation::Failed(cannot.to_string())));
+                let way_out =
+                    if object.spec.mode.is_some() { "its spec.mode to Observe" } else { "this lock's spec.contract to AfterAcceptance" };
+                let why = format!("{}; until it can, set {way_out}", BackendError::NotImplemented(object.spec.type_));
+                return blocks(observed, &counted.name).then_some((counted.name.clone(), Activation::Failed(why)));
             }
             let state = if is_at(object, grant) { Activation::Done } else { known(&counted.name).unwrap_or(Activation::Waiting) };
             Some((counted.name.clone(), state))
@@ -328,7 +335,7 @@ fn went_back(epochs: &grant::Decision, before: &FencedLockStatus) -> Option<(&'s
     let active = epochs.grant.as_ref().is_some_and(|g| g.state == GrantState::Active);
     (epochs.rolled_back || (was && !active)).then(|| {
         let message = "something remembers a later epoch than this lock's status, so the cluster or a store was restored: the next grant lies above it; \
-                       after a restore run the recovery of every boundary";
+                       keep writers stopped until every boundary shows that grant as its fence";
         (reason::STATE_ROLLED_BACK, message.to_owned())
     })
 }

@@ -231,9 +231,9 @@ mod tests {
         followed
     }
 
-    fn read(followed: &Followed<Thing>, seen: Seen<Thing>) -> Vec<Key> {
+    fn read(followed: &Followed<Thing>, seen: &Seen<Thing>) -> Vec<Key> {
         let begun = followed.begin_read(&key("lease"));
-        followed.read(&key("lease"), begun, &seen)
+        followed.read(&key("lease"), begun, seen)
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn an_event_during_a_reconcile_is_compared_with_what_that_reconcile_uses() {
         let followed = followed();
-        read(&followed, Seen::There(thing(1, "a")));
+        read(&followed, &Seen::There(thing(1, "a")));
         assert_eq!(followed.delivered(&key("lease"), thing(2, "b"), false), [key("lock")]);
         assert_eq!(followed.cached(&key("lease")), Some(Seen::There(thing(2, "b"))), "the reconcile begins");
         assert_eq!(followed.delivered(&key("lease"), thing(3, "a"), false), [key("lock")]);
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn late_deliveries_are_dropped_and_listings_are_not() {
         let followed = followed();
-        read(&followed, Seen::There(thing(500, "b")));
+        read(&followed, &Seen::There(thing(500, "b")));
         assert_eq!(followed.delivered(&key("lease"), thing(420, "a"), false), []);
         assert_eq!(followed.deleted(&key("lease"), &thing(420, "a")), []);
         assert_eq!(followed.delivered(&key("lease"), thing(420, "a"), true), [key("lock")]);
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn what_a_listing_does_not_name_is_read_again() {
         let followed = followed();
-        read(&followed, Seen::There(thing(5, "a")));
+        read(&followed, &Seen::There(thing(5, "a")));
         followed.listing_begins();
         assert_eq!(followed.listing_ended(), [key("lock")]);
         assert_eq!(followed.cached(&key("lease")), None);

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fmt::Debug, sync::Arc, time::Duration};
 
-use futures::{Stream, StreamExt, TryFuture, channel::mpsc::unbounded, future};
+use futures::{FutureExt, Stream, StreamExt, TryFuture, channel::mpsc::unbounded, future};
 use kube::{
     Client, Resource,
     runtime::{
@@ -131,15 +131,25 @@ async fn passes<K, F>(
     K: Clone + Resource<DynamicType = ()> + Debug + 'static,
     F: TryFuture<Ok = Action, Error = Error> + Unpin,
 {
-    let queue = requests.take_until(stop.cancelled_owned()).map(Ok::<_, Infallible>);
+    let queue = requests.take_until(stop.clone().cancelled_owned()).map(Ok::<_, Infallible>);
     let config = controller::Config::default().concurrency(unit.settings.concurrency.max(1));
-    applier(pass, after_error, Arc::clone(unit), objects, Box::pin(queue), config)
-        .for_each(|outcome| {
-            // Failures were logged where they happened; an object that is gone before its turn is no failure.
-            if let Err(error) = outcome {
-                tracing::debug!(%error, "a pass ended early");
-            }
-            future::ready(())
-        })
-        .await;
+    let work = applier(pass, after_error, Arc::clone(unit), objects.clone(), Box::pin(queue), config).for_each(|outcome| {
+        // Failures were logged where they happened; an object that is gone before its turn is no failure.
+        if let Err(error) = outcome {
+            tracing::debug!(%error, "a pass ended early");
+        }
+        future::ready(())
+    });
+    // Without a first listing no pass ever began, and the applier would wait for it for ever.
+    let nothing_began = async {
+        stop.cancelled().await;
+        if objects.wait_until_ready().now_or_never().is_none() {
+            return;
+        }
+        tokio::time::sleep(unit.settings.reconcile_timeout).await;
+    };
+    tokio::select! {
+        () = work => {}
+        () = nothing_began => {}
+    }
 }

@@ -269,7 +269,7 @@ fn boundary_rules(table: &mut Table) {
     }
     table.refuses(needed, conditional, [("/writesPerEpoch", ABSENT)]);
 
-    let possible = rule(BOUNDARIES, "spec", "writesPerEpoch is what the backend cannot give");
+    let possible = rule(BOUNDARIES, "spec", "writesPerEpoch must be what the backend gives");
     let bases: [fn() -> Value; 4] = [managed, pod_identity, annotation, external];
     for (base, given) in bases.into_iter().zip(["Many", "Many", "Sequenced", "nothing"]) {
         for value in ["Once", "Many", "Sequenced"] {

@@ -3,7 +3,7 @@
 //!
 //! Needs the binaries of `hack/build-tools.sh`; without them the tests fail and say so.
 
-#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+#![allow(missing_docs, unreachable_pub, clippy::pedantic, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 
 mod bad_input;
 mod boundaries;

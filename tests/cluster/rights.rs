@@ -76,3 +76,21 @@ async fn a_right_that_is_missing_in_one_namespace_stops_nobody_else() {
     set_rules(&lab, &names[2], &pods);
     lab.until_in(&names[2], "a", "the pod sought", |s| has(s, on::OWNER_UNIQUE, "Unknown", "NotAPod")).await;
 }
+
+/// An operator without any right waits for them, and stops when it is asked to.
+#[tokio::test]
+async fn an_operator_without_rights_still_stops() {
+    let lab = Lab::new().await;
+    for resource in ["fencedlocks", "leases", "pods"] {
+        take_away(&lab, &lab.namespace, resource);
+    }
+    let operator = lab.operator().await;
+    lab.declare("a", "CorrectnessCritical").await;
+    // The refusal of its first listing is in the audit log before it is asked to stop.
+    let deadline = tokio::time::Instant::now() + crate::support::lab::LIMIT;
+    while !lab.plane.requests_of(&lab.operator_user()).iter().any(|e| e["responseStatus"]["code"] == 403) {
+        assert!(tokio::time::Instant::now() < deadline, "it never asked");
+        tokio::task::yield_now().await;
+    }
+    operator.stop().await;
+}

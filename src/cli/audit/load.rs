@@ -46,7 +46,11 @@ pub(super) fn all(paths: &[String], default_namespace: &str) -> Result<Vec<Docum
             documents.extend(split("-", &text, default_namespace));
             continue;
         }
-        for file in files(Path::new(path))? {
+        let found = files(Path::new(path))?;
+        if found.is_empty() {
+            return Err(Failure::Other(format!("{path}: there is no .yaml, .yml or .json file in it")));
+        }
+        for file in found {
             let name = file.display().to_string();
             match fs::read(&file) {
                 Ok(bytes) => match String::from_utf8(bytes) {

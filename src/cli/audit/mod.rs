@@ -25,7 +25,7 @@ pub(super) struct Args {
     /// The least severity of a finding that makes the exit code 1
     #[arg(long, default_value = "error", value_name = "SEVERITY")]
     fail_on: FailOn,
-    /// Judge as of this time instead of now: shows what will have expired by then
+    /// Judge as of this time, such as 2029-01-01T00:00:00Z, instead of now: shows what will have expired by then
     #[arg(long, value_name = "TIME")]
     as_of: Option<Timestamp>,
     /// The namespace of objects that name none
