@@ -28,6 +28,10 @@ test-cluster: tools ## the tests on a real control plane
 	$(CARGO) test --locked --test cluster -- --test-threads=$(CLUSTER_TEST_THREADS)
 	hack/demo-test.sh
 
+.PHONY: test-deep
+test-deep: ## the model in deeper histories, minutes
+	$(CARGO) test --locked --release --test model -- --ignored --nocapture
+
 .PHONY: lint
 lint: ## formatting, clippy, documentation, licences, shell scripts, Go programs
 	$(CARGO) fmt --check

@@ -155,6 +155,8 @@ pub mod reason {
         ONE_PROCESS = "OneProcess";
         /// The identity names no pod.
         NOT_A_POD = "NotAPod";
+        /// The holder's pod was not known when its epoch was granted.
+        POD_NOT_RECORDED = "PodNotRecorded";
         /// The identity is declared opaque.
         OPAQUE = "Opaque";
         /// A container of the pod was started after the lock was acquired.

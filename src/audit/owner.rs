@@ -102,6 +102,12 @@ pub fn judge(holder: Option<&Holder>, identity: Identity, lease: Option<&LeaseVi
             unknown(reason::FORBIDDEN, format!("the operator may not {what}, so two processes with this identity cannot be told apart"))
         }
         PodRead::Unreadable(why) => unknown(reason::NOT_A_POD, format!("the pod of {name:?} could not be read: {why}")),
+        PodRead::Found(_) if grant.is_some_and(|grant| grant.term.pod_uid.is_none()) => unknown(
+            reason::POD_NOT_RECORDED,
+            format!(
+                "the pod of {name:?} was not known when its epoch was granted, so it could be a successor under the same name; the next term is told apart"
+            ),
+        ),
         PodRead::Found(pod) => found(&name, pod, lease, grant),
     }
 }
@@ -147,7 +153,7 @@ mod tests {
                 lease_uid: "u".into(),
                 lease_transitions: None,
                 acquire_time: acquired.map(at),
-                pod_uid: None,
+                pod_uid: Some("p".into()),
                 resource_version: "1".into(),
             },
         }

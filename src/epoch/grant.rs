@@ -180,6 +180,11 @@ impl Decision {
 ///
 /// The same term keeps the recorded epoch, through retries and restarts; a new term gets a new one; nobody gets none and
 /// leaves the epoch as the floor. What cannot be read changes nothing (case G09: the epoch is frozen, not reset).
+///
+/// # Warning
+/// When the answer is to be carried out, the lock must have been read **before** the Lease and everything else. The other way
+/// round, a grant that another replica recorded in between looks newer than the Lease, and a roll-back is reported that
+/// never was.
 pub fn decide(input: &Input<'_>, now: &Time) -> Decision {
     let lease = match input.lease {
         LeaseRead::Found(lease) => lease,
@@ -254,10 +259,11 @@ fn begin(input: &Input<'_>, rule: TermRule, holder: &Holder, lease: &LeaseView, 
     }
 }
 
-/// A pod that was not known when the epoch was minted is recorded once it is, so that its successor can be told from it.
+/// A pod that was not known when the epoch was minted is recorded while nobody can have used the grant yet. Later it could be
+/// the first owner's successor under the same name, which would then pass for the owner.
 fn resolved(grant: &Grant, pod_uid: Option<&str>) -> Grant {
     let mut grant = grant.clone();
-    if grant.term.pod_uid.is_none() {
+    if grant.term.pod_uid.is_none() && grant.state == GrantState::Pending {
         grant.term.pod_uid = pod_uid.map(str::to_owned);
     }
     grant
@@ -699,14 +705,18 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_is_recorded_when_it_is_first_known_and_begins_no_term() {
+    fn the_pod_is_recorded_while_nobody_can_have_used_the_grant_and_begins_no_term() {
         let view = lease("a", 0, 10);
-        let mut lock = Lock::active(5, &view);
+        let mut active = Lock::active(5, &view);
+        active.pod = Some("pod-1");
+        assert!(!active.would_change(&view), "it could be the successor of the pod that was granted the epoch");
+        let mut lock = Lock::at(4);
+        lock.sees(&view);
         lock.pod = Some("pod-1");
         let decision = lock.sees(&view);
         assert_eq!((decision.began, lock.granted()), (None, granted(5, "a")));
         assert_eq!(lock.grant.as_ref().unwrap().term.pod_uid.as_deref(), Some("pod-1"));
-        assert_eq!(lock.grant.as_ref().unwrap().state, GrantState::Active);
+        assert_eq!(lock.grant.as_ref().unwrap().state, GrantState::Pending);
         lock.pod = None;
         assert!(!lock.would_change(&view), "a pod that is not known is never compared, and does not erase one that was");
         lock.pod = Some("pod-2");

@@ -15,8 +15,8 @@ pub const MAX_SAME_HOLDER_STEPS: u8 = 3;
 
 /// The term of ownership that a grant was minted for, as the Lease showed it.
 ///
-/// `leaseUid`, `acquireTime` and `leaseTransitions` are what the owner itself wrote or knows: it may use the grant only
-/// when all three equal its own (protocol section 3).
+/// A client may use the grant only when `leaseUid`, `acquireTime` and `leaseTransitions` equal what it wrote into the Lease
+/// itself, and `podUid`, where present, its own pod's: a successor under the same name finds the first three unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Term {

@@ -4,7 +4,7 @@
 //! Start with [`Followed`]. Nothing here talks to the cluster.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Mutex, PoisonError},
 };
 
@@ -15,17 +15,16 @@ pub(super) type Key = (String, String);
 pub(super) trait Followable: Clone {
     /// Whether `self` was delivered late: the same object, at an older state than `known`.
     fn is_late(&self, known: &Self) -> bool;
-    /// Whether a reconcile that saw `reconciled` could come to another answer now.
-    fn matters_after(&self, reconciled: &Self) -> bool;
+    /// Whether a reconcile that used `used` could come to another answer now.
+    fn matters_after(&self, used: &Self) -> bool;
 }
 
 #[derive(Debug)]
 struct Entry<T> {
-    followers: BTreeSet<Key>,
+    /// The locks that follow it, each with what its last reconcile used: later states are compared with that.
+    followers: BTreeMap<Key, Option<Seen<T>>>,
     /// The newest state known; `None` when nobody read it yet.
     latest: Option<Seen<T>>,
-    /// The state that the last reconcile used.
-    reconciled: Option<Seen<T>>,
     /// Named in the listing that is under way.
     listed: bool,
     /// How many events there were, so that a read knows whether one overtook it.
@@ -33,17 +32,28 @@ struct Entry<T> {
 }
 
 impl<T: Followable> Entry<T> {
-    /// Whether the newest state would lead a reconcile to another answer than the one that it used.
-    fn matters(&self) -> bool {
-        match (&self.latest, &self.reconciled) {
-            (Some(Seen::There(latest)), Some(Seen::There(reconciled))) => latest.matters_after(reconciled),
+    /// Whether the newest state could lead a follower to another answer than the one that it used.
+    fn matters(&self, used: Option<&Seen<T>>) -> bool {
+        match (&self.latest, used) {
+            (Some(Seen::There(latest)), Some(Seen::There(used))) => latest.matters_after(used),
             (Some(Seen::Missing), Some(Seen::Missing)) => false,
             _ => true,
         }
     }
 
+    fn uses(&mut self, lock: &Key, seen: &Seen<T>, baseline: impl FnOnce(&T) -> T) {
+        let used = match seen {
+            Seen::There(state) => Seen::There(baseline(state)),
+            Seen::Missing => Seen::Missing,
+        };
+        if let Some(follower) = self.followers.get_mut(lock) {
+            *follower = Some(used);
+        }
+    }
+
+    /// The followers that have to look at the newest state.
     fn wake(&self) -> Vec<Key> {
-        self.followers.iter().cloned().collect()
+        self.followers.iter().filter(|(_, used)| self.matters(used.as_ref())).map(|(lock, _)| lock.clone()).collect()
     }
 }
 
@@ -93,18 +103,19 @@ impl<T: Followable> Followed<T> {
             }
             if let Some(object) = object {
                 inner.of.insert(lock.clone(), object.clone());
-                let new = || Entry { followers: BTreeSet::new(), latest: None, reconciled: None, listed: true, events: 0 };
-                inner.entries.entry(object.clone()).or_insert_with(new).followers.insert(lock.clone());
+                let new = || Entry { followers: BTreeMap::new(), latest: None, listed: true, events: 0 };
+                inner.entries.entry(object.clone()).or_insert_with(new).followers.insert(lock.clone(), None);
             }
         });
     }
 
-    /// The newest state known, without asking the cluster. The reconcile that asks uses it: later events are compared with it.
-    pub(super) fn cached(&self, object: &Key) -> Option<Seen<T>> {
+    /// The newest state known, without asking the cluster. The reconcile of `lock` uses it; later states are compared with
+    /// what `baseline` makes of it.
+    pub(super) fn cached(&self, lock: &Key, object: &Key, baseline: impl FnOnce(&T) -> T) -> Option<Seen<T>> {
         self.locked(|inner| {
             let entry = inner.entries.get_mut(object)?;
             let latest = entry.latest.clone()?;
-            entry.reconciled = Some(latest.clone());
+            entry.uses(lock, &latest, baseline);
             Some(latest)
         })
     }
@@ -114,9 +125,9 @@ impl<T: Followable> Followed<T> {
         self.locked(|inner| inner.entries.get(object).map_or(0, |entry| entry.events))
     }
 
-    /// Ends an uncached read, whose result the reconcile uses. Returns the locks that have to look again, because an event
-    /// that matters overtook the read.
-    pub(super) fn read(&self, object: &Key, begun: u64, seen: &Seen<T>) -> Vec<Key> {
+    /// Ends an uncached read, whose result the reconcile of `lock` uses. Returns the locks that have to look again, because an
+    /// event that matters overtook the read.
+    pub(super) fn read(&self, lock: &Key, object: &Key, begun: u64, seen: &Seen<T>, baseline: impl FnOnce(&T) -> T) -> Vec<Key> {
         self.locked(|inner| {
             let Some(entry) = inner.entries.get_mut(object) else { return Vec::new() };
             let newer_event = match (seen, &entry.latest) {
@@ -127,18 +138,9 @@ impl<T: Followable> Followed<T> {
             if !newer_event {
                 entry.latest = Some(seen.clone());
             }
-            entry.reconciled = Some(seen.clone());
-            if newer_event && entry.matters() { entry.wake() } else { Vec::new() }
+            entry.uses(lock, seen, baseline);
+            if newer_event { entry.wake() } else { Vec::new() }
         })
-    }
-
-    /// Changes what the last reconcile is known to have used, without an event in between being lost.
-    pub(super) fn refine(&self, object: &Key, change: impl FnOnce(&mut T)) {
-        self.locked(|inner| {
-            if let Some(Seen::There(reconciled)) = inner.entries.get_mut(object).and_then(|entry| entry.reconciled.as_mut()) {
-                change(reconciled);
-            }
-        });
     }
 
     /// An object was delivered by the watch. Returns the locks that have to be reconciled: none for a renewal.
@@ -152,7 +154,7 @@ impl<T: Followable> Followed<T> {
                 return Vec::new();
             }
             entry.latest = Some(Seen::There(state));
-            if entry.matters() { entry.wake() } else { Vec::new() }
+            entry.wake()
         })
     }
 
@@ -188,8 +190,9 @@ impl<T: Followable> Followed<T> {
             let mut gone = BTreeSet::new();
             for entry in inner.entries.values_mut().filter(|entry| !entry.listed) {
                 if matches!(entry.latest, Some(Seen::There(_))) {
-                    (entry.latest, entry.reconciled) = (None, None);
-                    gone.extend(entry.followers.iter().cloned());
+                    entry.latest = None;
+                    gone.extend(entry.followers.keys().cloned());
+                    entry.followers.values_mut().for_each(|used| *used = None);
                 }
             }
             gone.into_iter().collect()
@@ -212,8 +215,8 @@ mod tests {
             self.version < known.version
         }
 
-        fn matters_after(&self, reconciled: &Self) -> bool {
-            self.owner != reconciled.owner
+        fn matters_after(&self, used: &Self) -> bool {
+            self.owner != used.owner
         }
     }
 
@@ -233,29 +236,29 @@ mod tests {
 
     fn read(followed: &Followed<Thing>, seen: &Seen<Thing>) -> Vec<Key> {
         let begun = followed.begin_read(&key("lease"));
-        followed.read(&key("lease"), begun, seen)
+        followed.read(&key("lock"), &key("lease"), begun, seen, Clone::clone)
     }
 
     #[test]
     fn what_nobody_follows_is_dropped() {
         let followed = followed();
         assert_eq!(followed.delivered(&key("other"), thing(1, "a"), false), []);
-        assert_eq!(followed.cached(&key("other")), None);
+        assert_eq!(followed.cached(&key("lock"), &key("other"), Clone::clone), None);
         followed.follow(&key("lock"), None);
         assert_eq!(followed.delivered(&key("lease"), thing(1, "a"), false), []);
-        assert_eq!(followed.cached(&key("lease")), None, "nothing is kept");
+        assert_eq!(followed.cached(&key("lock"), &key("lease"), Clone::clone), None, "nothing is kept");
     }
 
     #[test]
     fn a_renewal_wakes_nobody_and_a_takeover_does() {
         let followed = followed();
         assert_eq!(followed.delivered(&key("lease"), thing(1, "a"), false), [key("lock")], "never reconciled");
-        assert_eq!(followed.cached(&key("lease")), Some(Seen::There(thing(1, "a"))));
+        assert_eq!(followed.cached(&key("lock"), &key("lease"), Clone::clone), Some(Seen::There(thing(1, "a"))));
         for version in 2..900 {
             assert_eq!(followed.delivered(&key("lease"), thing(version, "a"), false), []);
         }
         assert_eq!(followed.delivered(&key("lease"), thing(900, "b"), false), [key("lock")]);
-        assert_eq!(followed.cached(&key("lease")), Some(Seen::There(thing(900, "b"))));
+        assert_eq!(followed.cached(&key("lock"), &key("lease"), Clone::clone), Some(Seen::There(thing(900, "b"))));
     }
 
     #[test]
@@ -263,13 +266,21 @@ mod tests {
         let followed = followed();
         let begun = followed.begin_read(&key("lease"));
         assert_eq!(followed.delivered(&key("lease"), thing(101, "b"), false), [key("lock")]);
-        assert_eq!(followed.read(&key("lease"), begun, &Seen::There(thing(100, "a"))), [key("lock")], "older by version");
-        assert_eq!(followed.cached(&key("lease")), Some(Seen::There(thing(101, "b"))));
+        assert_eq!(
+            followed.read(&key("lock"), &key("lease"), begun, &Seen::There(thing(100, "a")), Clone::clone),
+            [key("lock")],
+            "older by version"
+        );
+        assert_eq!(followed.cached(&key("lock"), &key("lease"), Clone::clone), Some(Seen::There(thing(101, "b"))));
         let begun = followed.begin_read(&key("lease"));
         followed.deleted(&key("lease"), &thing(102, "b"));
         followed.delivered(&key("lease"), thing(103, "c"), false);
-        assert_eq!(followed.read(&key("lease"), begun, &Seen::Missing), [key("lock")], "created while it was read as missing");
-        assert_eq!(followed.cached(&key("lease")), Some(Seen::There(thing(103, "c"))));
+        assert_eq!(
+            followed.read(&key("lock"), &key("lease"), begun, &Seen::Missing, Clone::clone),
+            [key("lock")],
+            "created while it was read as missing"
+        );
+        assert_eq!(followed.cached(&key("lock"), &key("lease"), Clone::clone), Some(Seen::There(thing(103, "c"))));
     }
 
     /// A → B → A by a client that keeps no counter, where the second change arrives while the first is being reconciled.
@@ -278,7 +289,7 @@ mod tests {
         let followed = followed();
         read(&followed, &Seen::There(thing(1, "a")));
         assert_eq!(followed.delivered(&key("lease"), thing(2, "b"), false), [key("lock")]);
-        assert_eq!(followed.cached(&key("lease")), Some(Seen::There(thing(2, "b"))), "the reconcile begins");
+        assert_eq!(followed.cached(&key("lock"), &key("lease"), Clone::clone), Some(Seen::There(thing(2, "b"))), "the reconcile begins");
         assert_eq!(followed.delivered(&key("lease"), thing(3, "a"), false), [key("lock")]);
     }
 
@@ -287,7 +298,7 @@ mod tests {
         let followed = followed();
         let begun = followed.begin_read(&key("lease"));
         followed.delivered(&key("lease"), thing(4, "a"), false);
-        assert_eq!(followed.read(&key("lease"), begun, &Seen::There(thing(5, "b"))), []);
+        assert_eq!(followed.read(&key("lock"), &key("lease"), begun, &Seen::There(thing(5, "b")), Clone::clone), []);
         assert_eq!(followed.delivered(&key("lease"), thing(5, "b"), false), [], "its own event changes nothing");
     }
 
@@ -307,9 +318,29 @@ mod tests {
         read(&followed, &Seen::There(thing(5, "a")));
         followed.listing_begins();
         assert_eq!(followed.listing_ended(), [key("lock")]);
-        assert_eq!(followed.cached(&key("lease")), None);
+        assert_eq!(followed.cached(&key("lock"), &key("lease"), Clone::clone), None);
         followed.listing_begins();
         assert_eq!(followed.delivered(&key("lease"), thing(6, "a"), true), [key("lock")]);
         assert_eq!(followed.listing_ended(), []);
+    }
+
+    /// Two locks on one Lease: what one of them reconciled says nothing about the other.
+    #[test]
+    fn each_follower_is_compared_with_what_it_used_itself() {
+        let followed = followed();
+        followed.follow(&key("other"), Some(&key("lease")));
+        followed.delivered(&key("lease"), thing(1, "a"), false);
+        followed.cached(&key("lock"), &key("lease"), Clone::clone);
+        assert_eq!(followed.delivered(&key("lease"), thing(2, "a"), false), [key("other")], "which has not looked yet");
+    }
+
+    /// The baseline may be older than the state that was reconciled: a grant's term, not its last renewal.
+    #[test]
+    fn a_later_state_is_compared_with_the_baseline() {
+        let followed = followed();
+        followed.delivered(&key("lease"), thing(5, "renewed"), false);
+        followed.cached(&key("lock"), &key("lease"), |_| thing(1, "granted"));
+        assert_eq!(followed.delivered(&key("lease"), thing(6, "granted"), false), []);
+        assert_eq!(followed.delivered(&key("lease"), thing(7, "renewed"), false), [key("lock")]);
     }
 }

@@ -15,7 +15,7 @@ use super::{
     follow::{Key, Seen},
     jobs::Progress,
     reservation,
-    unit::{LeaseSeen, PodSeen, Unit, key_of, seen, settled},
+    unit::{PodSeen, Unit, key_of, seen, settled},
 };
 use crate::{
     api::{FencedLock, Identity, WriteBoundary},
@@ -29,7 +29,7 @@ use crate::{
     epoch::{
         grant::{Grant, LeaseRead},
         mint::TrustedFence,
-        term::{LeaseView, MAX_SAME_HOLDER_STEPS},
+        term::LeaseView,
     },
 };
 
@@ -101,29 +101,34 @@ async fn read_lease(unit: &Unit, key: &Key, lock: &FencedLock, freshness: Freshn
     if let Err(why) = settled(&unit.watches.leases).await {
         return Ok(LeaseRead::Forbidden(why));
     }
-    let cached = if freshness == Freshness::Cached { unit.leases.cached(&object) } else { None };
+    let grant = lock.status.as_ref().and_then(|s| s.grant.as_ref());
+    let baseline = |lease: &LeaseView| grant.map_or_else(|| lease.clone(), |grant| grant.baseline(lease));
+    let cached = if freshness == Freshness::Cached { unit.leases.cached(key, &object, baseline) } else { None };
     let read = if let Some(seen) = cached {
         seen
     } else {
-        match get_lease(unit, &object).await? {
+        match get_lease(unit, key, &object, baseline).await? {
             Ok(seen) => seen,
             Err(unknown) => return Ok(unknown),
         }
     };
-    let counts = lock.status.as_ref().and_then(|s| s.grant.as_ref()).is_some_and(|g| g.same_holder_steps >= MAX_SAME_HOLDER_STEPS);
-    unit.leases.refine(&object, |lease| lease.counter_unreliable = counts);
     Ok(match read {
-        Seen::There(lease) => LeaseRead::Found(lease.view),
+        Seen::There(lease) => LeaseRead::Found(lease),
         Seen::Missing => LeaseRead::Missing,
     })
 }
 
 /// The Lease as the API server has it now, or why that cannot be told.
-async fn get_lease(unit: &Unit, object: &Key) -> Result<Result<Seen<LeaseSeen>, LeaseRead>, Error> {
+async fn get_lease(
+    unit: &Unit,
+    lock: &Key,
+    object: &Key,
+    baseline: impl FnOnce(&LeaseView) -> LeaseView,
+) -> Result<Result<Seen<LeaseView>, LeaseRead>, Error> {
     let step = Step { verb: "get", resource: "leases.coordination.k8s.io", namespace: &object.0, name: &object.1 };
     let begun = unit.leases.begin_read(object);
     let read = match Api::<Lease>::namespaced(unit.client.clone(), &object.0).get(&object.1).await {
-        Ok(lease) => Some(LeaseSeen { view: LeaseView::from(lease), counter_unreliable: false }),
+        Ok(lease) => Some(LeaseView::from(lease)),
         Err(error) if is_missing(&error) => None,
         Err(kube::Error::SerdeError(error)) => return Ok(Err(LeaseRead::Unreadable(error.to_string()))),
         Err(error) => {
@@ -134,7 +139,7 @@ async fn get_lease(unit: &Unit, object: &Key) -> Result<Result<Seen<LeaseSeen>, 
         }
     };
     let read = seen(read);
-    unit.lock_queue.push_all(&unit.leases.read(object, begun, &read));
+    unit.lock_queue.push_all(&unit.leases.read(lock, object, begun, &read, baseline));
     Ok(Ok(read))
 }
 
@@ -152,7 +157,7 @@ async fn read_pod(unit: &Unit, key: &Key, lock: &FencedLock, lease: &LeaseRead) 
     if watched && let Err(why) = settled(&unit.watches.pods).await {
         return Ok(PodRead::Forbidden(why));
     }
-    match unit.pods.cached(&object) {
+    match unit.pods.cached(key, &object, Clone::clone) {
         Some(Seen::Missing) if watched => return Ok(PodRead::Missing),
         Some(Seen::There(PodSeen { view: Some(view), .. })) if watched => return Ok(PodRead::Found(view)),
         _ => {}
@@ -174,7 +179,7 @@ async fn read_pod(unit: &Unit, key: &Key, lock: &FencedLock, lease: &LeaseRead) 
         resource_version: pod.resource_version().unwrap_or_default(),
         view: Some(PodView::from(pod)),
     }));
-    unit.lock_queue.push_all(&unit.pods.read(&object, begun, &read));
+    unit.lock_queue.push_all(&unit.pods.read(key, &object, begun, &read, Clone::clone));
     Ok(match read {
         Seen::There(PodSeen { view: Some(view), .. }) => PodRead::Found(view),
         _ => PodRead::Missing,

@@ -116,29 +116,18 @@ impl Followable for PodSeen {
         self.uid == known.uid && precedes(&self.resource_version, &known.resource_version)
     }
 
-    fn matters_after(&self, reconciled: &Self) -> bool {
-        self.uid != reconciled.uid || self.resource_version != reconciled.resource_version
+    fn matters_after(&self, used: &Self) -> bool {
+        self.uid != used.uid || self.resource_version != used.resource_version
     }
 }
 
-/// A Lease as the watch and a read show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LeaseSeen {
-    pub(super) view: LeaseView,
-    /// Rule 4 is off for this holder, so its renewals must not be compared by it either.
-    pub(super) counter_unreliable: bool,
-}
-
-impl Followable for LeaseSeen {
+impl Followable for LeaseView {
     fn is_late(&self, known: &Self) -> bool {
-        self.view.uid == known.view.uid && precedes(&self.view.resource_version, &known.view.resource_version)
+        self.uid == known.uid && precedes(&self.resource_version, &known.resource_version)
     }
 
-    fn matters_after(&self, reconciled: &Self) -> bool {
-        if reconciled.counter_unreliable {
-            return self.view.uid != reconciled.view.uid || self.view.holder != reconciled.view.holder;
-        }
-        self.view.differs_from(&reconciled.view)
+    fn matters_after(&self, used: &Self) -> bool {
+        self.differs_from(used)
     }
 }
 
@@ -182,7 +171,7 @@ pub(super) struct Unit {
     pub(super) watches: Watches,
     pub(super) locks_by_lease: Groups,
     pub(super) boundaries_by_lock: Groups,
-    pub(super) leases: Followed<LeaseSeen>,
+    pub(super) leases: Followed<LeaseView>,
     pub(super) pods: Followed<PodSeen>,
     /// Activations by the boundary's uid.
     pub(super) activations: Jobs<String, (Epoch, Holder), Activation>,

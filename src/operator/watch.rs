@@ -23,7 +23,7 @@ use super::{
     error::Step,
     follow::{Followed, Key},
     gather::NODE_LEASES,
-    unit::{Guarded, LeaseSeen, PodSeen, Unit, WatchState, key_of},
+    unit::{Guarded, PodSeen, Unit, WatchState, key_of},
 };
 use crate::{
     api::{FencedLock, WriteBoundary},
@@ -240,10 +240,7 @@ pub(super) async fn leases(unit: Arc<Unit>) {
     // The kubelets' heartbeats are never ours, and there are as many as nodes (case G04).
     let config = if unit.namespace.is_none() { config().fields(&format!("metadata.namespace!={NODE_LEASES}")) } else { config() };
     let events = watcher(api::<Guarded<Lease>>(&unit), config).default_backoff();
-    let state = |lease: &Guarded<Lease>| {
-        let lease = lease.0.as_ref().ok()?;
-        Some(LeaseSeen { view: LeaseView::from(lease.clone()), counter_unreliable: false })
-    };
+    let state = |lease: &Guarded<Lease>| lease.0.as_ref().ok().map(|lease| LeaseView::from(lease.clone()));
     drive(&unit, events, |u| &u.watches.leases, "leases.coordination.k8s.io", |event| follow(&unit, &unit.leases, &event, state)).await;
 }
 

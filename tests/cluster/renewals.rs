@@ -87,3 +87,23 @@ async fn odd_clients_keep_their_epoch() {
     lab.lease("both").put(Some("x"), Some(41), at(41)).await;
     lab.until_active("both", 6, "x").await;
 }
+
+/// B03 and G05 together: behind a client that counts its renewals, a takeover that resets the counter is seen although the
+/// counter stands lower than at the last renewal.
+#[tokio::test]
+async fn a_takeover_behind_a_counting_client_is_not_taken_for_a_renewal() {
+    let lab = Lab::new().await;
+    let operator = lab.operator().await;
+    lab.declare("a", "CorrectnessCritical").await;
+    let lease = lab.lease("a");
+    lease.put(Some("x"), Some(1), at(0)).await;
+    lab.until_active("a", 1, "x").await;
+    lease.put(Some("x"), Some(9), at(0)).await;
+    // Any reconcile that sees the renewed Lease: the declaration changes.
+    let purpose = kube::api::Patch::Merge(serde_json::json!({"spec": {"purpose": "another"}}));
+    let edited = lab.locks().patch("a", &kube::api::PatchParams::default(), &purpose).await.unwrap();
+    lab.until("a", "the edit", |s| s.observed_generation == edited.metadata.generation).await;
+    lab.quiet(&operator, "a").await;
+    lease.put(Some("x"), Some(2), at(30)).await;
+    lab.until_active("a", 2, "x").await;
+}
