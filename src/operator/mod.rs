@@ -1,8 +1,8 @@
 //! The operator: watches, reconciles, activates, reports. The only part, with the CLI, that holds a client.
 //!
-//! Start with [`run()`]. One [`unit`] serves one scope (the cluster, or one of several namespaces), so that what fails in one
-//! namespace stays there. In a unit, [`watch`] turns events into a queue, [`reconcile`] takes one lock at a time through
-//! gather → [`decide`] → act → report, and [`boundaries`] does the same for write boundaries. Nothing here judges: the rules
+//! Start with [`run()`]. One `unit` serves one scope (the cluster, or one of several namespaces), so that what fails in one
+//! namespace stays there. In a unit, `watch` turns events into a queue, `reconcile` takes one lock at a time through
+//! gather → [`decide`] → act → report, and `boundaries` does the same for write boundaries. Nothing here judges: the rules
 //! are in [`crate::epoch`] and [`crate::audit`].
 
 mod boundaries;
