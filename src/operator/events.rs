@@ -16,7 +16,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 
-use super::decide::Announcement;
+use super::announce::Announcement;
 use crate::api::conditions::shorten;
 
 /// The longest note that the API server accepts, in bytes.

@@ -5,6 +5,7 @@
 //! gather → [`decide`] → act → report, and `boundaries` does the same for write boundaries. Nothing here judges: the rules
 //! are in [`crate::epoch`] and [`crate::audit`].
 
+pub mod announce;
 mod boundaries;
 pub mod decide;
 mod error;
@@ -17,10 +18,12 @@ mod reconcile;
 mod reservation;
 mod run;
 mod served;
+mod settings;
 mod status;
 mod unit;
 mod watch;
 
 pub use error::Error;
-pub use run::{Scope, Settings, run};
+pub use run::run;
+pub use settings::{Scope, Settings};
 pub use unit::Stats;

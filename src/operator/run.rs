@@ -1,6 +1,6 @@
 //! Wires units together and runs them until they are told to stop.
 
-use std::{convert::Infallible, fmt::Debug, sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt::Debug, sync::Arc};
 
 use futures::{FutureExt, Stream, StreamExt, TryFuture, channel::mpsc::unbounded, future};
 use kube::{
@@ -17,6 +17,7 @@ use super::{
     boundaries,
     error::Error,
     reconcile, served,
+    settings::{Scope, Settings},
     unit::{Guarded, Parts, Queue, Stats, Unit},
     watch,
 };
@@ -24,39 +25,6 @@ use crate::{
     api::{FencedLock, WriteBoundary},
     boundary::Backends,
 };
-
-/// Which namespaces are served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// All of them, with cluster-wide rights.
-    Cluster,
-    /// These, each on its own: a right that is missing in one does not stop the others.
-    Namespaces(Vec<String>),
-}
-
-/// How the operator behaves.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Which namespaces are served.
-    pub scope: Scope,
-    /// How many locks are reconciled at the same time, at least 1.
-    pub concurrency: u16,
-    /// How long one pass over one lock may take.
-    pub reconcile_timeout: Duration,
-    /// How long a boundary may take to answer.
-    pub backend_timeout: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            scope: Scope::Cluster,
-            concurrency: 16,
-            reconcile_timeout: Duration::from_secs(30),
-            backend_timeout: Duration::from_secs(10),
-        }
-    }
-}
 
 /// Runs the operator until `stop` is cancelled; then passes under way are finished.
 pub async fn run(client: Client, settings: Settings, backends: Arc<dyn Backends>, stats: Arc<Stats>, stop: CancellationToken) {

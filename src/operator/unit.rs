@@ -26,7 +26,7 @@ use super::{
     follow::{Followable, Followed, Key, Seen},
     groups::Groups,
     jobs::Jobs,
-    run::Settings,
+    settings::Settings,
 };
 use crate::{
     api::{FencedLock, WriteBoundary},

@@ -1,0 +1,36 @@
+//! How the operator behaves: plain data, with the defaults.
+
+use std::time::Duration;
+
+/// Which namespaces are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All of them, with cluster-wide rights.
+    Cluster,
+    /// These, each on its own: a right that is missing in one does not stop the others.
+    Namespaces(Vec<String>),
+}
+
+/// How the operator behaves.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which namespaces are served.
+    pub scope: Scope,
+    /// How many locks are reconciled at the same time, at least 1.
+    pub concurrency: u16,
+    /// How long one pass over one lock may take.
+    pub reconcile_timeout: Duration,
+    /// How long a boundary may take to answer.
+    pub backend_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            scope: Scope::Cluster,
+            concurrency: 16,
+            reconcile_timeout: Duration::from_secs(30),
+            backend_timeout: Duration::from_secs(10),
+        }
+    }
+}
