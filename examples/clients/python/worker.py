@@ -3,6 +3,8 @@
     pip install kubernetes
     NAMESPACE=default LOCK=report-writer LEASE=report-writer python worker.py
 
+In a pod, set POD_UID too, by the downward API (fieldPath: metadata.uid).
+
 It ends with 3 when the Lease was lost or a newer epoch exists. A supervisor (a Deployment, systemd) starts it again: a new
 process, with a new identity, is the only clean way back.
 """
@@ -24,6 +26,9 @@ LOCK = os.environ["LOCK"]
 LEASE = os.environ.get("LEASE", LOCK)
 # "<pod>_<random>": the operator finds the pod, and no two processes ever share an identity. In a pod, HOSTNAME is its name.
 ID = f"{os.environ.get('HOSTNAME', 'local')}_{uuid.uuid4()}"
+
+# The uid of the pod that this process runs in, or None when nobody says it.
+POD_UID = os.environ.get("POD_UID") or None
 
 LOST = 3
 
@@ -59,7 +64,9 @@ def granted(grant, own):
     """Whether a grant is active, names this process, and is for this very acquisition."""
     term = grant.get("term", {})
     carried = term.get("leaseUid"), instant(term.get("acquireTime")), term.get("leaseTransitions")
-    return grant.get("state") == "Active" and grant.get("holder") == ID and carried == own
+    # A pod of the same name that came after the granted one: it has the same identity, if that is fixed, and the same Lease.
+    is_successor = POD_UID and term.get("podUid", POD_UID) != POD_UID
+    return grant.get("state") == "Active" and grant.get("holder") == ID and carried == own and not is_successor
 
 
 def wait_for_epoch():
