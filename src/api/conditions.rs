@@ -236,7 +236,7 @@ pub fn merge(before: &[Condition], findings: Vec<Finding>, generation: Option<i6
                 type_: finding.type_.to_owned(),
                 status: status.to_owned(),
                 reason: finding.reason.to_owned(),
-                message: shorten(&finding.message, MAX_MESSAGE),
+                message: shorten(&printable(&finding.message), MAX_MESSAGE),
                 last_transition_time: since.map_or_else(|| Time(now), |c| c.last_transition_time.clone()),
                 observed_generation: generation,
             }
@@ -259,6 +259,14 @@ pub fn shorten(text: &str, max: usize) -> String {
         end -= 1;
     }
     format!("{}…", &text[..end])
+}
+
+/// A text on one line, as it looks: control characters, line separators and marks that reorder text are escaped, so that what
+/// somebody wrote into an object cannot pass for a line or a word of ours.
+pub fn printable(text: &str) -> String {
+    let deceives =
+        |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    text.chars().map(|c| if deceives(c) { c.escape_unicode().to_string() } else { c.to_string() }).collect()
 }
 
 /// The condition of a type.
@@ -286,6 +294,12 @@ mod tests {
         assert_eq!(other_message[0].last_transition_time, first[0].last_transition_time);
         let flipped = merge(&first, finding(false, "two"), Some(2), at(400));
         assert_eq!(flipped[0].last_transition_time, Time(Timestamp::from_second(400).unwrap()));
+    }
+
+    #[test]
+    fn a_text_of_others_cannot_pass_for_a_line_of_ours() {
+        assert_eq!(printable("a\nVerdict: Enforced\u{1b}[31m\u{202e}"), "a\\u{a}Verdict: Enforced\\u{1b}[31m\\u{202e}");
+        assert_eq!(printable("ü💥 plain"), "ü💥 plain");
     }
 
     /// B15: whatever a holder is called, a message fits and is cut at a character.

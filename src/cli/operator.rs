@@ -1,6 +1,6 @@
 //! `fencedlock operator`: what the chart runs.
 
-use std::{sync::Arc, time::Duration};
+use std::{io::IsTerminal, sync::Arc, time::Duration};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -37,7 +37,9 @@ enum LogFormat {
 
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     logs(args.log_format);
-    let scope = if args.namespace.is_empty() { Scope::Cluster } else { Scope::Namespaces(args.namespace.clone()) };
+    // An empty variable is as good as none.
+    let named: Vec<_> = args.namespace.iter().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+    let scope = if named.is_empty() { Scope::Cluster } else { Scope::Namespaces(named) };
     let settings = Settings {
         scope,
         concurrency: args.concurrency,
@@ -63,13 +65,13 @@ async fn serve(settings: Settings) -> Result<u8, Failure> {
         on_signal.cancel();
     });
     tracing::info!(version = env!("CARGO_PKG_VERSION"), scope = ?settings.scope, "the operator starts");
-    operator::run(client, settings, Arc::new(BuiltIn), Arc::default(), stop).await;
+    operator::run(client, settings, Arc::new(BuiltIn), Arc::default(), stop).await.map_err(|error| Failure::Other(error.to_string()))?;
     Ok(0)
 }
 
 fn logs(format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info,kube=warn".into());
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     // A second subscriber in one process is refused, and then the first one serves.
     drop(match format {
         LogFormat::Text => builder.try_init(),

@@ -14,11 +14,15 @@ use kube::{
     Api, Client, ResourceExt,
     api::ListParams,
     config::{KubeConfigOptions, Kubeconfig},
+    core::ObjectList,
 };
 
 use super::{Failure, table};
 use crate::{
-    api::{FencedLock, FencedLockStatus, WriteBoundary, conditions::shorten},
+    api::{
+        FencedLock, FencedLockStatus, WriteBoundary,
+        conditions::{printable, shorten},
+    },
     epoch::term::LeaseView,
 };
 
@@ -40,6 +44,8 @@ struct Story {
     boundaries: Vec<WriteBoundary>,
     lease: Result<Option<LeaseView>, String>,
     events: Vec<Event>,
+    /// What could not be read, and so is missing here.
+    unread: Vec<String>,
 }
 
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
@@ -68,8 +74,9 @@ async fn gather(args: &Args) -> Result<Story, Failure> {
         Err(error) => return Err(other(&what, &error)),
     };
     // Boundaries and Events are a courtesy: without the right to read them the rest is still worth showing.
+    let mut unread = Vec::new();
     let boundaries = Api::<WriteBoundary>::namespaced(client.clone(), &namespace).list(&ListParams::default()).await;
-    let mut boundaries = boundaries.map(|list| list.items).unwrap_or_default();
+    let mut boundaries = listed("WriteBoundaries", boundaries, &mut unread);
     boundaries.retain(|b| b.spec.lock_ref.name == args.lock || lock.spec.write_boundaries.contains(&b.name_any()));
     let lease = match &lock.spec.coordinator.lease {
         None => Ok(None),
@@ -80,9 +87,19 @@ async fn gather(args: &Args) -> Result<Story, Failure> {
         },
     };
     let about = ListParams::default().fields(&format!("regarding.name={},regarding.kind=FencedLock", args.lock));
-    let mut events = Api::<Event>::namespaced(client, &namespace).list(&about).await.map(|l| l.items).unwrap_or_default();
+    let mut events = listed("Events", Api::<Event>::namespaced(client, &namespace).list(&about).await, &mut unread);
     events.sort_by_key(|e| e.event_time.as_ref().map(|t| t.0));
-    Ok(Story { lock, boundaries, lease, events })
+    Ok(Story { lock, boundaries, lease, events, unread })
+}
+
+/// What a listing shows; what it may not show is noted.
+fn listed<K: Clone>(what: &str, listing: kube::Result<ObjectList<K>>, unread: &mut Vec<String>) -> Vec<K> {
+    match listing {
+        Ok(list) => return list.items,
+        Err(kube::Error::Api(status)) => unread.push(format!("{what} could not be listed: {}", status.message)),
+        Err(error) => unread.push(format!("{what} could not be listed: {error}")),
+    }
+    Vec::new()
 }
 
 /// The screen. Pure, so that it can be tested without a cluster.
@@ -92,7 +109,7 @@ fn render(story: &Story, now: Timestamp) -> String {
     let status = story.lock.status.clone().unwrap_or_default();
     let mut line = |label: &str, value: &str| {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{label:<14}{value}");
+        let _ = writeln!(text, "{label:<14}{}", printable(value));
     };
     line("Lock:", &format!("{}/{}", story.lock.namespace().unwrap_or_default(), story.lock.name_any()));
     line("Class:", &format!("{:?}", spec.class));
@@ -104,6 +121,9 @@ fn render(story: &Story, now: Timestamp) -> String {
     text.push_str(&boundaries(story, &status, now));
     text.push_str(&conditions(&status.conditions, now));
     text.push_str(&events(&story.events, now));
+    for why in &story.unread {
+        let _ = writeln!(text, "\nNote: {}", printable(why));
+    }
     text
 }
 
@@ -179,8 +199,8 @@ fn conditions(conditions: &[Condition], now: Timestamp) -> String {
     for c in conditions {
         let set = c.last_transition_time.0 != Timestamp::UNIX_EPOCH;
         let since = if set { format!("{} for {}", c.status, age(c.last_transition_time.0, now)) } else { c.status.clone() };
-        let _ = writeln!(text, "  {:<20}{since:<18}{}", c.type_, c.reason);
-        let _ = writeln!(text, "      {}", c.message);
+        let _ = writeln!(text, "  {:<20}{since:<18}{}", printable(&c.type_), printable(&c.reason));
+        let _ = writeln!(text, "      {}", printable(&c.message));
     }
     text
 }
@@ -195,7 +215,8 @@ fn events(events: &[Event], now: Timestamp) -> String {
     let mut text = String::from("\nEvents:\n");
     for e in events.iter().skip(events.len().saturating_sub(SHOWN_EVENTS)) {
         let when = e.event_time.as_ref().map_or_else(|| "?".into(), |t| format!("{} ago", age(t.0, now)));
-        let _ = writeln!(text, "  {when:<9}{:<18}{}", e.reason.as_deref().unwrap_or_default(), e.note.as_deref().unwrap_or_default());
+        let shown = |text: &Option<String>| printable(text.as_deref().unwrap_or_default());
+        let _ = writeln!(text, "  {when:<9}{:<18}{}", shown(&e.reason), shown(&e.note));
     }
     text
 }
@@ -237,7 +258,16 @@ mod tests {
         let lease: Lease = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {"holderIdentity": "worker-b",
             "renewTime": "2026-12-01T11:59:58.000000Z", "leaseDurationSeconds": 15}}))
         .unwrap();
-        let screen = render(&Story { lock, boundaries: vec![], lease: Ok(Some(lease.into())), events: vec![] }, now);
+        let screen = render(
+            &Story {
+                lock,
+                boundaries: vec![],
+                lease: Ok(Some(lease.into())),
+                events: vec![],
+                unread: vec!["Events could not be listed: forbidden".into()],
+            },
+            now,
+        );
         for wanted in [
             "demo/report",
             "Two writers would corrupt the report.",
@@ -246,6 +276,7 @@ mod tests {
             "epoch 42 for \"worker-b\", Active for 40s",
             "cannot be proven yet",
             "False for 60m",
+            "Note: Events could not be listed: forbidden",
         ] {
             assert!(screen.contains(wanted), "{wanted:?} is missing in\n{screen}");
         }

@@ -51,6 +51,8 @@ struct Read<T> {
     place: Place,
     object: Option<T>,
     errors: Vec<FieldError>,
+    /// `spec.lockRef.name`, also when the rest cannot be read.
+    lock_ref: Option<String>,
 }
 
 /// Judges documents as of a time.
@@ -82,7 +84,9 @@ pub(super) fn judge(documents: Vec<Document>, now: Timestamp) -> Judged {
 fn add<T: serde::de::DeserializeOwned>(all: &mut BTreeMap<Name, Read<T>>, place: Place, object: Object, result: &mut Judged) {
     let name = (object.namespace, object.name);
     let errors = schema::check(&object.kind, &object.value);
-    let read = Read { place: place.clone(), object: serde_json::from_value(object.value).ok().filter(|_| errors.is_empty()), errors };
+    let lock_ref = object.value.pointer("/spec/lockRef/name").and_then(|name| name.as_str()).map(str::to_owned);
+    let read =
+        Read { place: place.clone(), object: serde_json::from_value(object.value).ok().filter(|_| errors.is_empty()), errors, lock_ref };
     if let Some(first) = all.insert(name.clone(), read) {
         let message = format!(
             "{} {}/{} is declared twice, first at {}:{}: the last one counts",
@@ -165,7 +169,7 @@ fn first_on_lease<'a>(name: &Name, lock: &FencedLock, locks: &'a BTreeMap<Name, 
 
 fn required(name: &Name, lock: &FencedLock, boundaries: &BTreeMap<Name, Read<WriteBoundary>>, now: Timestamp) -> Vec<Required> {
     let listed = &lock.spec.write_boundaries;
-    let refers = |read: &Read<WriteBoundary>| read.object.as_ref().is_some_and(|b| b.spec.lock_ref.name == name.1);
+    let refers = |read: &Read<WriteBoundary>| read.lock_ref.as_ref() == Some(&name.1);
     let unlisted = boundaries.iter().filter(|((namespace, other), read)| *namespace == name.0 && !listed.contains(other) && refers(read));
     let names = listed.iter().map(|n| (n.clone(), true)).chain(unlisted.map(|((_, n), _)| (n.clone(), false)));
     names
@@ -177,12 +181,12 @@ fn required(name: &Name, lock: &FencedLock, boundaries: &BTreeMap<Name, Read<Wri
 }
 
 fn found(name: &Name, lock: &FencedLock, read: &Read<WriteBoundary>, now: Timestamp) -> Found {
+    if let Some(other) = read.lock_ref.as_ref().filter(|other| **other != name.1) {
+        return Found::OtherLock(other.clone());
+    }
     let Some(boundary) = &read.object else {
         return Found::Malformed(read.errors.first().map_or_else(|| "cannot be read".to_owned(), ToString::to_string));
     };
-    if boundary.spec.lock_ref.name != name.1 {
-        return Found::OtherLock(boundary.spec.lock_ref.name.clone());
-    }
     Found::Present(Present {
         type_: boundary.spec.type_,
         judgement: judge_boundary(boundary, true, now),

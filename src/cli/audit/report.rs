@@ -8,7 +8,7 @@ use super::{
     super::{Failure, table},
     judge::Judged,
 };
-use crate::audit::rules::Severity;
+use crate::{api::conditions::printable, audit::rules::Severity};
 
 /// The verdicts as a table, then the findings as sentences, then one line that counts.
 pub(super) fn table(judged: &Judged) -> String {
@@ -39,12 +39,15 @@ pub(super) fn table(judged: &Judged) -> String {
             Severity::Warning => "warning",
             Severity::Info => "info",
         };
-        let object = if found.object.is_empty() { String::new() } else { format!(": {}", found.object) };
+        let object = if found.object.is_empty() { String::new() } else { format!(": {}", printable(&found.object)) };
         // Writing to a String cannot fail.
         let _ = write!(
             text,
             "\n{severity}[{}]{object}\n  at {}:{}\n  {}\n",
-            found.finding.rule, found.place.file, found.place.line, found.finding.message
+            found.finding.rule,
+            printable(&found.place.file),
+            found.place.line,
+            printable(&found.finding.message)
         );
     }
     let count = |severity| judged.findings.iter().filter(|f| f.finding.severity == severity).count();
