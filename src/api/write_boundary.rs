@@ -517,6 +517,9 @@ pub struct Fence {
     /// When the operator activated it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activated_at: Option<Time>,
+    /// The generation of the declaration that it was activated under. Another declaration is activated again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
 }
 
 /// Who would have been refused.

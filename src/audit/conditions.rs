@@ -18,10 +18,14 @@ use crate::{
         conditions::{self, Finding, Truth, boundary as on_boundary, find, lock as on_lock, reason, shorten},
     },
     epoch::{
+        Epoch,
         grant::{Grant, GrantState, Standing},
-        mint::MintError,
+        mint::{MintError, ReservationError},
     },
 };
+
+/// The longest cause that a message repeats, in bytes: the next step comes after it and must fit.
+const MAX_WHY: usize = 240;
 
 /// How long a finding has to hold before `rollout: Block` calls the rollout failed.
 pub const STALL_AFTER: SignedDuration = SignedDuration::from_secs(60);
@@ -33,6 +37,8 @@ pub enum Activation {
     Done,
     /// It was not tried yet, or is under way.
     Waiting,
+    /// Its fence is at this epoch already, which is later, or the same with another holder.
+    Superseded(Epoch),
     /// It failed: why, and what to do.
     Failed(String),
 }
@@ -56,6 +62,8 @@ pub struct LockFacts<'a> {
     pub grant: Option<&'a Grant>,
     /// Boundaries that the grant waits for, and what became of each.
     pub activations: &'a [(String, Activation)],
+    /// Why it is not known which boundaries refer to the lock, when it is not.
+    pub boundaries_unread: Option<&'a str>,
     /// Whether the holder is one process life.
     pub owner: &'a OwnerUnique,
     /// Why `EpochMonotonic=False`, if it is.
@@ -124,6 +132,10 @@ fn registered(facts: &LockFacts<'_>) -> Finding {
     if let Some(message) = verdict::missing(facts.boundaries) {
         return say(false, reason::BOUNDARY_MISSING, message);
     }
+    if let Some(why) = facts.boundaries_unread {
+        let message = format!("the write boundaries could not be read: {why}");
+        return Finding::new(on_lock::BOUNDARY_REGISTERED, Truth::Unknown, reason::FORBIDDEN, message);
+    }
     match facts.boundaries.iter().find(|r| !r.listed) {
         Some(extra) => say(
             true,
@@ -175,13 +187,24 @@ fn granted(facts: &LockFacts<'_>, grant: &Grant) -> (Truth, &'static str, String
     if grant.state == GrantState::Active {
         return (Truth::True, reason::ACTIVE, format!("epoch {} is granted to {holder:?}", grant.epoch));
     }
+    if let Some(why) = facts.boundaries_unread {
+        let message = format!("epoch {} waits, because it is not known which write boundaries have to be activated: {why}", grant.epoch);
+        return (Truth::False, reason::FORBIDDEN, message);
+    }
     let failed = facts.activations.iter().find_map(|(name, a)| match a {
-        Activation::Failed(why) => Some((name, why)),
+        Activation::Failed(why) => Some((name, why.clone())),
+        Activation::Superseded(fence) => {
+            let way_out = format!("set spec.epochFloor to {fence} and let the owner acquire the lock anew");
+            Some((name, format!("its fence is at epoch {fence} already, and its guard is not known to be the operator's: {way_out}")))
+        }
         Activation::Done | Activation::Waiting => None,
     });
     if let Some((name, why)) = failed {
-        let message =
-            format!("epoch {} waits for write boundary {name:?}, which could not be activated: {why}; it is tried again", grant.epoch);
+        let message = format!(
+            "epoch {} waits for write boundary {name:?}, which could not be activated: {}; it is tried again",
+            grant.epoch,
+            shorten(&why, MAX_WHY)
+        );
         return (Truth::False, reason::ACTIVATION_FAILED, message);
     }
     let waiting: Vec<_> =
@@ -210,7 +233,7 @@ fn ungranted(coordinator: &str, standing: &Standing) -> (Truth, &'static str, St
         Standing::LeaseUnreadable(why) => (
             Truth::Unknown,
             reason::LEASE_UNREADABLE,
-            format!("Lease {coordinator:?} could not be read: {why}; until then the epoch stays as it is"),
+            format!("Lease {coordinator:?} could not be read: {}; until then the epoch stays as it is", shorten(why, MAX_WHY)),
         ),
         Standing::NoCoordinator => no(
             reason::NO_COORDINATOR,
@@ -228,15 +251,11 @@ fn ungranted(coordinator: &str, standing: &Standing) -> (Truth, &'static str, St
         Standing::FenceUnreadable { boundary, why } => no(
             reason::FENCE_UNREADABLE,
             format!(
-                "no epoch is minted while the fence of write boundary {boundary:?} cannot be read: {why}; if it is gone for good, delete the WriteBoundary"
+                "no epoch is minted while the fence of write boundary {boundary:?} cannot be read: {}; if it is gone for good, delete the WriteBoundary",
+                shorten(why, MAX_WHY)
             ),
         ),
-        Standing::ReservationUnreadable(error) => no(
-            reason::RESERVATION_UNREADABLE,
-            format!(
-                "no epoch is minted: ConfigMap fencedlock-epochs, key of this lock: {error}: set it to a number above every epoch that was used, a blank and `restored`"
-            ),
-        ),
+        Standing::ReservationUnreadable(error) => unreserved(error),
         Standing::NotMinted(error) => {
             let reason = match error {
                 MintError::Exhausted => reason::EPOCH_EXHAUSTED,
@@ -247,12 +266,53 @@ fn ungranted(coordinator: &str, standing: &Standing) -> (Truth, &'static str, St
     }
 }
 
+fn unreserved(error: &ReservationError) -> (Truth, &'static str, String) {
+    let (reason, message) = match error {
+        ReservationError::Malformed(_) => (
+            reason::RESERVATION_UNREADABLE,
+            format!(
+                "no epoch is minted: ConfigMap fencedlock-epochs, key of this lock: {error}: set it to a number above every epoch that was used, a blank and `restored`"
+            ),
+        ),
+        ReservationError::Forbidden(_) => (
+            reason::FORBIDDEN,
+            format!("no epoch is minted, because it cannot be reserved in ConfigMap fencedlock-epochs: {error}: grant it that right"),
+        ),
+        ReservationError::Refused(why) => (
+            reason::RESERVATION_UNREADABLE,
+            format!(
+                "no epoch is minted, because it cannot be reserved in ConfigMap fencedlock-epochs: {}: make room, or let it be changed",
+                shorten(why, MAX_WHY)
+            ),
+        ),
+    };
+    (Truth::False, reason, message)
+}
+
 fn epoch_monotonic(facts: &LockFacts<'_>) -> Finding {
     match facts.went_back {
         Some((reason, message)) => Finding::new(on_lock::EPOCH_MONOTONIC, false, reason, message),
         None => {
             Finding::new(on_lock::EPOCH_MONOTONIC, true, reason::NEVER_WENT_BACK, "nothing remembers a later epoch than the lock's status")
         }
+    }
+}
+
+/// Reasons whose messages repeat what one process saw, so that another replica words them differently.
+const SEEN_BY_ONE_PROCESS: &[&str] =
+    &[reason::ACTIVATION_FAILED, reason::FENCE_UNREADABLE, reason::RESERVATION_UNREADABLE, reason::LEASE_UNREADABLE, reason::FORBIDDEN];
+
+/// Keeps what stands recorded in `EpochActive` about a failure of the same grant, where two replicas would overwrite each other
+/// for ever: when another one's words are `contested`, and when this process does not know yet how the attempt `ends`.
+pub fn keep_words(before: &[Condition], after: &mut [Condition], contested: bool, under_way: bool) {
+    let Some(old) = find(before, on_lock::EPOCH_ACTIVE) else { return };
+    let Some(new) = after.iter_mut().find(|c| c.type_ == on_lock::EPOCH_ACTIVE) else { return };
+    let is_same = old.status == new.status && old.observed_generation == new.observed_generation;
+    let pending = new.reason == reason::ACTIVATION_PENDING && old.reason == reason::ACTIVATION_FAILED;
+    let same_failure = new.reason == old.reason && SEEN_BY_ONE_PROCESS.contains(&old.reason.as_str());
+    if is_same && (pending || (same_failure && (contested || under_way))) {
+        new.reason.clone_from(&old.reason);
+        new.message.clone_from(&old.message);
     }
 }
 
@@ -333,6 +393,7 @@ mod tests {
             standing: &Standing::Released,
             grant: None,
             activations: &[],
+            boundaries_unread: None,
             owner,
             went_back: None,
             not_carried_out: None,
@@ -396,6 +457,8 @@ mod tests {
             (Standing::HolderUnusable(HolderError::TooLong(200_000)), "False", reason::HOLDER_UNUSABLE),
             (Standing::FenceUnreadable { boundary: fence.boundary, why: "down".into() }, "False", reason::FENCE_UNREADABLE),
             (Standing::ReservationUnreadable(Reservation::parse("junk").unwrap_err()), "False", reason::RESERVATION_UNREADABLE),
+            (Standing::ReservationUnreadable(ReservationError::Forbidden("get configmaps".into())), "False", reason::FORBIDDEN),
+            (Standing::ReservationUnreadable(ReservationError::Refused("it is immutable".into())), "False", reason::RESERVATION_UNREADABLE),
             (Standing::NotMinted(MintError::Exhausted), "False", reason::EPOCH_EXHAUSTED),
             (Standing::NotMinted(MintError::JumpTooLarge { next: 9 }), "False", reason::FENCE_IMPLAUSIBLE),
         ];

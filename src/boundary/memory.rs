@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use futures::future::BoxFuture;
@@ -27,6 +28,10 @@ pub enum Behaviour {
     Refuses,
     /// It cannot be reached.
     Gone,
+    /// It answers truthfully, after this time.
+    Late(Duration),
+    /// As a guard that nobody knows to be the operator's.
+    Untrusted,
 }
 
 #[derive(Debug)]
@@ -87,6 +92,10 @@ impl Memory {
         let now = behaviour.wait_for(|b| *b != Behaviour::Slow).await.map(|b| b.clone());
         match now {
             Ok(Behaviour::Gone) | Err(_) => Err(BackendError::Unreachable("connection refused".into())),
+            Ok(Behaviour::Late(after)) => {
+                tokio::time::sleep(after).await;
+                Ok(Behaviour::Late(after))
+            }
             Ok(behaviour) => Ok(behaviour),
         }
     }
@@ -95,8 +104,8 @@ impl Memory {
 impl Backend for Memory {
     fn observe(&self) -> BoxFuture<'_, Result<Observation, BackendError>> {
         Box::pin(async move {
-            self.reach().await?;
-            Ok(Observation { fence: self.fence(), trusted: true })
+            let behaviour = self.reach().await?;
+            Ok(Observation { fence: self.fence(), trusted: behaviour != Behaviour::Untrusted })
         })
     }
 

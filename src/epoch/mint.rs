@@ -25,11 +25,18 @@ pub struct Reservation {
     pub uid: String,
 }
 
-/// Why a reservation's text could not be read. Minting waits: guessing could repeat an epoch.
+/// Why a reservation could not be read or raised. Minting waits: guessing could repeat an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
-#[error("{text:?} is not `<last epoch> <uid>`")]
-pub struct ReservationError {
-    text: String,
+pub enum ReservationError {
+    /// Its text is nothing that this software writes; at most 80 characters of it.
+    #[error("{0:?} is not `<last epoch> <uid>`")]
+    Malformed(String),
+    /// A right is missing: the verb, resource and namespace.
+    #[error("the operator may not {0}")]
+    Forbidden(String),
+    /// The API server refuses to read or write it, because it is full or immutable for instance.
+    #[error("{0}")]
+    Refused(String),
 }
 
 impl Reservation {
@@ -38,7 +45,7 @@ impl Reservation {
     /// # Errors
     /// When it is anything but a number in the epochs' range, one space and a uid.
     pub fn parse(text: &str) -> Result<Self, ReservationError> {
-        let error = || ReservationError { text: text.chars().take(80).collect() };
+        let error = || ReservationError::Malformed(text.chars().take(80).collect());
         let (last, uid) = text.split_once(' ').ok_or_else(error)?;
         let canonical = !last.starts_with(['0', '+']) && !uid.is_empty() && !uid.contains(char::is_whitespace);
         match last.parse::<u64>() {

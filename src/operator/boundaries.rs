@@ -6,18 +6,19 @@ use std::{
 };
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
-use kube::{ResourceExt, core::error_boundary::InvalidObject, runtime::controller::Action};
+use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::{
-    decide::lock_side,
-    error::Error,
+    decide::{is_at, lock_side},
+    error::{Error, contained},
     follow::Key,
     gather::evidence,
+    guarded::Malformed,
     jobs::Progress,
     reconcile::wait_until,
     status,
-    unit::{Guarded, Unit, key_of},
+    unit::{Guarded, Unit, key_of, ticket},
 };
 use crate::{
     api::{
@@ -39,16 +40,17 @@ pub(super) async fn reconcile(object: Arc<Guarded<WriteBoundary>>, unit: Arc<Uni
             Err(invalid) => malformed(&unit, &key, invalid).await,
         }
     };
-    tokio::time::timeout(limit, pass)
-        .await
-        .unwrap_or_else(|_| Err(Error::TimedOut { what: format!("reconciling {}/{}", key.0, key.1), limit }))
+    contained(format!("reconciling {}/{}", key.0, key.1), limit, pass).await
 }
 
 async fn one_boundary(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Result<Action, Error> {
     let now = Timestamp::now();
     let lock = unit.lock(&(key.0.clone(), boundary.spec.lock_ref.name.clone()));
+    let is_there = lock.is_some();
     let lock = lock.as_ref().and_then(|l| l.0.as_ref().ok());
-    let side = lock.map_or(LockSide::NotFound, |l| lock_side(l.status.as_ref().and_then(|s| s.grant.as_ref())));
+    // A lock that cannot be read is there all the same: its own status says what is wrong with it.
+    let grant = lock.and_then(|l| l.status.as_ref()).and_then(|s| s.grant.as_ref());
+    let side = if is_there { lock_side(grant) } else { LockSide::NotFound };
     let spec = serde_json::to_value(&boundary.spec).unwrap_or_default();
     let field_errors = schema::check("WriteBoundary", &json!({ "spec": spec }));
     let evidence = evidence(unit.backends.backend(boundary).is_some());
@@ -90,20 +92,20 @@ fn next_status(
 /// The fence that the lock's recorded grant was just activated to, if it was.
 fn activated_fence(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>, now: Timestamp) -> Option<Fence> {
     let grant = lock?.status.as_ref()?.grant.as_ref()?;
-    let known = boundary.status.as_ref().and_then(|s| s.fence.as_ref());
-    if known.is_some_and(|fence| fence.epoch == grant.epoch && fence.holder == grant.holder.as_str()) {
+    if is_at(boundary, grant) {
         return None;
     }
-    let progress = unit.activations.peek(&boundary.uid()?, &(grant.epoch, grant.holder.clone()))?;
+    let progress = unit.activations.peek(&key_of(boundary), &ticket(grant, boundary))?;
     matches!(progress, Progress::Done(Activation::Activated | Activation::Unchanged)).then(|| Fence {
         epoch: grant.epoch,
         holder: grant.holder.as_str().to_owned(),
         activated_at: Some(Time(truncate(now))),
+        generation: boundary.metadata.generation,
     })
 }
 
 /// Says what is wrong with a boundary that cannot be read as one.
-async fn malformed(unit: &Unit, key: &Key, invalid: &InvalidObject) -> Result<Action, Error> {
+async fn malformed(unit: &Unit, key: &Key, invalid: &Malformed) -> Result<Action, Error> {
     let Some(object) = status::raw::<WriteBoundary>(unit, key).await? else { return Ok(Action::await_change()) };
     let errors = schema::check("WriteBoundary", &object.data);
     let message = errors.first().map_or_else(|| invalid.error.clone(), ToString::to_string);

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use super::announce::{Announcement, announce};
 use crate::{
     api::{
-        BoundaryStatus, ClaimKind, FencedLock, FencedLockStatus, LockClass, MAX_BOUNDARIES, WriteBoundary,
+        BoundaryStatus, ClaimKind, Fence, FencedLock, FencedLockStatus, LockClass, MAX_BOUNDARIES, WriteBoundary,
         conditions::{Truth, find, lock as on_lock, reason, truncate},
     },
     audit::{
@@ -64,6 +64,24 @@ pub enum CountedState {
     },
 }
 
+/// Why a boundary's fence is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnreadFence {
+    /// The read is under way.
+    UnderWay,
+    /// It failed: why.
+    Failed(String),
+}
+
+impl UnreadFence {
+    fn why(&self) -> &str {
+        match self {
+            Self::UnderWay => "it has not answered yet",
+            Self::Failed(why) => why,
+        }
+    }
+}
+
 /// Everything that was gathered about one lock.
 #[derive(Clone, Debug)]
 pub struct Observed {
@@ -79,16 +97,20 @@ pub struct Observed {
     pub pod: PodRead,
     /// The boundaries that count, listed ones first.
     pub boundaries: Vec<Counted>,
+    /// Why it is not known which boundaries refer to the lock, when it is not.
+    pub boundaries_unread: Option<String>,
     /// The reservation.
     pub reservation: Result<Option<Reservation>, ReservationError>,
     /// The highest epoch that this process saw for the lock.
     pub remembered: Option<Epoch>,
     /// Fences behind trusted guards.
     pub fences: Vec<TrustedFence>,
-    /// A boundary whose fence could not be read, and why.
-    pub unreadable_fence: Option<(String, String)>,
+    /// Boundaries whose fences are not known, by their names.
+    pub unreadable_fences: BTreeMap<String, UnreadFence>,
     /// What became of activating the grant that the lock's status records, by the boundary's name.
     pub activations: BTreeMap<String, Activation>,
+    /// Whether another replica has just overwritten this one's words about a failure.
+    pub contested: bool,
     /// The time that this is about.
     pub now: Timestamp,
 }
@@ -120,14 +142,18 @@ pub fn decide(observed: &Observed) -> Decision {
     let retired = retired_fences(observed, &before);
     let uid = observed.lock.uid().unwrap_or_default();
     let fences: Vec<_> = observed.fences.iter().chain(&retired).cloned().collect();
-    let input = grant_input(observed, &before, &uid, &fences);
+    let unreadable = unreadable_fence(observed);
+    let input = grant_input(observed, &before, &uid, &fences, unreadable.as_ref().map(|(name, unread)| (*name, unread.why())));
     let mut epochs = grant::decide(&input, &now);
     let changes = epochs.changes(&input);
 
     let required: Vec<Required> = observed.boundaries.iter().map(|counted| judge(counted, observed, epochs.grant.as_ref())).collect();
     let activations = activations(observed, epochs.grant.as_ref());
-    let blocking: Vec<_> = activations.iter().filter(|(name, ..)| blocks(observed, name)).cloned().collect();
-    if let Some(pending) = epochs.grant.as_ref().filter(|_| blocking.iter().all(|(_, a)| *a == Activation::Done)) {
+    let is_blocking = |name: &str| observed.boundaries.iter().any(|b| b.name == name && blocks(observed, b));
+    let blocking: Vec<_> = activations.iter().filter(|(name, _)| is_blocking(name)).cloned().collect();
+    let boundaries_unread = observed.boundaries_unread.as_deref().filter(|_| spec.class == LockClass::CorrectnessCritical);
+    let may_be_active = boundaries_unread.is_none() && blocking.iter().all(|(_, a)| *a == Activation::Done);
+    if let Some(pending) = epochs.grant.as_ref().filter(|_| may_be_active) {
         epochs.grant = Some(pending.activated(now));
     }
 
@@ -164,6 +190,7 @@ pub fn decide(observed: &Observed) -> Decision {
         standing: &epochs.standing,
         grant: epochs.grant.as_ref(),
         activations: &blocking,
+        boundaries_unread,
         owner: &owner,
         went_back,
         not_carried_out: spec
@@ -172,7 +199,11 @@ pub fn decide(observed: &Observed) -> Decision {
             .map(|_| "evaluated; but spec.revoke is not carried out by this version of fencedlock: stop the owner by other means"),
         generation: observed.lock.metadata.generation,
     };
-    let (conditions, stalls_at) = conditions::lock(&facts, &before.conditions, observed.now);
+    let (mut conditions, stalls_at) = conditions::lock(&facts, &before.conditions, observed.now);
+    if before.grant.as_ref().map(|g| g.epoch) == epochs.grant.as_ref().map(|g| g.epoch) {
+        let under_way = unreadable.as_ref().is_some_and(|(_, unread)| *unread == UnreadFence::UnderWay);
+        conditions::keep_words(&before.conditions, &mut conditions, observed.contested, under_way);
+    }
 
     let status = FencedLockStatus {
         observed_generation: observed.lock.metadata.generation,
@@ -203,7 +234,25 @@ pub fn decide(observed: &Observed) -> Decision {
     }
 }
 
-fn grant_input<'a>(observed: &'a Observed, before: &'a FencedLockStatus, uid: &'a str, fences: &'a [TrustedFence]) -> grant::Input<'a> {
+/// The boundary whose unknown fence stops minting (protocol section 2). One for which no grant waits (section 3) stops nothing:
+/// a fence of it that is ahead shows when it is activated.
+fn unreadable_fence(observed: &Observed) -> Option<(&str, UnreadFence)> {
+    observed.boundaries.iter().filter(|b| blocks(observed, b)).find_map(|b| {
+        let unread = match &b.state {
+            CountedState::Unreadable(why) | CountedState::Malformed(why) => UnreadFence::Failed(why.clone()),
+            _ => observed.unreadable_fences.get(&b.name)?.clone(),
+        };
+        Some((b.name.as_str(), unread))
+    })
+}
+
+fn grant_input<'a>(
+    observed: &'a Observed,
+    before: &'a FencedLockStatus,
+    uid: &'a str,
+    fences: &'a [TrustedFence],
+    unreadable_fence: Option<(&'a str, &'a str)>,
+) -> grant::Input<'a> {
     grant::Input {
         lock_uid: uid,
         epoch: before.epoch,
@@ -215,7 +264,7 @@ fn grant_input<'a>(observed: &'a Observed, before: &'a FencedLockStatus, uid: &'
         reservation: &observed.reservation,
         remembered: observed.remembered,
         fences,
-        unreadable_fence: observed.unreadable_fence.as_ref().map(|(name, why)| (name.as_str(), why.as_str())),
+        unreadable_fence,
     }
 }
 
@@ -284,35 +333,41 @@ fn activations(observed: &Observed, grant: Option<&Grant>) -> Vec<(String, Activ
     // What is known of activations is about the recorded grant. Another grant was activated nowhere yet.
     let is_recorded = recorded.is_some_and(|r| r.epoch == grant.epoch && r.holder == grant.holder);
     let known = |name: &str| observed.activations.get(name).filter(|_| is_recorded).cloned();
-    let present = observed.boundaries.iter().filter_map(|b| match &b.state {
-        CountedState::Present { object, has_backend, .. } if object.spec.needs_activation(contract) => Some((b, object, *has_backend)),
-        _ => None,
-    });
-    present
-        .filter_map(|(counted, object, has_backend)| {
-            if !has_backend {
-                let way_out =
-                    if object.spec.mode.is_some() { "its spec.mode to Observe" } else { "this lock's spec.contract to AfterAcceptance" };
-                let why = format!("{}; until it can, set {way_out}", BackendError::NotImplemented(object.spec.type_));
-                return blocks(observed, &counted.name).then_some((counted.name.clone(), Activation::Failed(why)));
-            }
-            let state = if is_at(object, grant) { Activation::Done } else { known(&counted.name).unwrap_or(Activation::Waiting) };
-            Some((counted.name.clone(), state))
-        })
-        .collect()
+    let activation = |counted: &Counted| match &counted.state {
+        CountedState::Missing | CountedState::OtherLock(_) => None,
+        CountedState::Unreadable(why) | CountedState::Malformed(why) => {
+            blocks(observed, counted).then(|| Activation::Failed(format!("it cannot be read: {why}")))
+        }
+        CountedState::Present { object, .. } if !object.spec.needs_activation(contract) => None,
+        CountedState::Present { object, has_backend: false, .. } => {
+            let way_out =
+                if object.spec.mode.is_some() { "its spec.mode to Observe" } else { "this lock's spec.contract to AfterAcceptance" };
+            let why = format!("{}; until it can, set {way_out}", BackendError::NotImplemented(object.spec.type_));
+            blocks(observed, counted).then_some(Activation::Failed(why))
+        }
+        CountedState::Present { object, .. } if is_at(object, grant) => Some(Activation::Done),
+        CountedState::Present { .. } => Some(known(&counted.name).unwrap_or(Activation::Waiting)),
+    };
+    observed.boundaries.iter().filter_map(|b| Some((b.name.clone(), activation(b)?))).collect()
 }
 
-/// Whether the boundary's own status says that its fence is at the grant. It dies with the boundary.
-fn is_at(boundary: &WriteBoundary, grant: &Grant) -> bool {
+/// Whether the boundary's own status says that its fence is at the grant, as the boundary is declared now. It dies with the
+/// boundary.
+pub(super) fn is_at(boundary: &WriteBoundary, grant: &Grant) -> bool {
     let fence = boundary.status.as_ref().and_then(|s| s.fence.as_ref());
-    fence.is_some_and(|f| f.epoch == grant.epoch && f.holder == grant.holder.as_str())
+    let is_this = |f: &Fence| f.epoch == grant.epoch && f.holder == grant.holder.as_str() && f.generation == boundary.metadata.generation;
+    fence.is_some_and(is_this)
 }
 
-/// Whether a grant waits for this boundary: not when the lock is efficiency-only, not when the boundary only observes.
-fn blocks(observed: &Observed, name: &str) -> bool {
-    let boundary = observed.boundaries.iter().find(|b| b.name == name);
-    let enforces = |b: &Counted| matches!(&b.state, CountedState::Present { object, .. } if !object.spec.observes());
-    observed.lock.spec.class == LockClass::CorrectnessCritical && boundary.is_some_and(enforces)
+/// Whether a grant waits for this boundary: not when the lock is efficiency-only, not when the boundary only observes. One that
+/// cannot be read may be one that enforces.
+fn blocks(observed: &Observed, boundary: &Counted) -> bool {
+    let may_enforce = match &boundary.state {
+        CountedState::Missing | CountedState::OtherLock(_) => false,
+        CountedState::Unreadable(_) | CountedState::Malformed(_) => true,
+        CountedState::Present { object, .. } => !object.spec.observes(),
+    };
+    observed.lock.spec.class == LockClass::CorrectnessCritical && may_enforce
 }
 
 /// Why `EpochMonotonic=False`: seen now, or seen before and no grant has become active since.
@@ -340,6 +395,7 @@ fn boundary_statuses(
     grant: Option<&Grant>,
     before: &FencedLockStatus,
 ) -> Vec<BoundaryStatus> {
+    let recorded = |name: &str| before.boundaries.iter().find(|b| b.name == name);
     let status = |(counted, required): (&Counted, &Required)| {
         let mut status = BoundaryStatus {
             name: counted.name.clone(),
@@ -351,18 +407,24 @@ fn boundary_statuses(
         };
         if let (CountedState::Present { object, .. }, Found::Present(present)) = (&counted.state, &required.found) {
             let done = activations.iter().any(|(name, a)| *name == counted.name && *a == Activation::Done);
-            let earlier = before.boundaries.iter().find(|b| b.name == counted.name).and_then(|b| b.fence);
+            let earlier = recorded(&counted.name).and_then(|b| b.fence);
             status.type_ = Some(present.type_);
             status.verdict = Some(present.judgement.verdict);
             status.fence = grant.filter(|_| done).map(|g| g.epoch).or(earlier);
             status.contract = present.judgement.contract;
             status.observed_generation = object.metadata.generation;
         } else if let CountedState::Unreadable(_) | CountedState::Malformed(_) = counted.state {
-            return before.boundaries.iter().find(|b| b.name == counted.name).cloned().unwrap_or(status);
+            return recorded(&counted.name).cloned().unwrap_or(status);
+        } else if observed.reservation.is_err() {
+            status.fence = recorded(&counted.name).and_then(|b| b.fence);
         }
         status
     };
-    observed.boundaries.iter().zip(required).take(MAX_BOUNDARIES).map(status).collect()
+    let counted = observed.boundaries.iter().zip(required).map(status);
+    // A fence that could not be put into the reservation must not be forgotten: it stays until that succeeds.
+    let is_gone = |b: &&BoundaryStatus| b.fence.is_some() && observed.boundaries.iter().all(|c| c.name != b.name);
+    let unkept = before.boundaries.iter().filter(|_| observed.reservation.is_err()).filter(is_gone).cloned();
+    unkept.chain(counted).take(MAX_BOUNDARIES).collect()
 }
 
 #[cfg(test)]
@@ -408,11 +470,13 @@ mod tests {
             lease: lease("x", 0),
             pod: PodRead::Missing,
             boundaries: vec![boundary],
+            boundaries_unread: None,
             reservation: Ok(None),
             remembered: None,
             fences: vec![],
-            unreadable_fence: None,
+            unreadable_fences: BTreeMap::new(),
             activations: BTreeMap::new(),
+            contested: false,
             now: at(0),
         }
     }
@@ -494,6 +558,127 @@ mod tests {
         assert_eq!(monotonic(&decide(&observed)), reason::STATE_ROLLED_BACK, "the grant is still pending");
         observed.activations.insert("db".into(), Activation::Done);
         assert_eq!(monotonic(&decide(&observed)), reason::NEVER_WENT_BACK);
+    }
+
+    /// What cannot be read may enforce: wrongly active would be worse than late.
+    #[test]
+    fn a_boundary_that_cannot_be_read_holds_a_grant_and_minting() {
+        let unreadable = [CountedState::Unreadable("no right".into()), CountedState::Malformed("spec.type is \"Teapot\"".into())];
+        for state in unreadable {
+            let pending = observed("CorrectnessCritical", guard("Enforce"));
+            let mut pending = recorded(pending.clone(), &decide(&pending));
+            pending.boundaries[0].state = state.clone();
+            let waits = decide(&pending);
+            assert_eq!(self::state(&waits), Some((1, GrantState::Pending)), "{state:?}");
+            assert_eq!(find(&waits.status.conditions, on::EPOCH_ACTIVE).unwrap().reason, reason::ACTIVATION_FAILED);
+
+            let mut active = observed("CorrectnessCritical", guard("Enforce"));
+            active = recorded(active.clone(), &decide(&active));
+            active.activations.insert("db".into(), Activation::Done);
+            active = recorded(active.clone(), &decide(&active));
+            active.boundaries[0].state = state.clone();
+            assert_eq!(self::state(&decide(&active)), Some((1, GrantState::Active)), "{state:?}: what is active stays so");
+            active.lease = lease("y", 1);
+            let next = decide(&active);
+            assert_eq!(self::state(&next), None, "{state:?}");
+            assert_eq!(find(&next.status.conditions, on::EPOCH_ACTIVE).unwrap().reason, reason::FENCE_UNREADABLE);
+            assert_eq!(next.status.boundaries[0].fence, Some(Epoch::FIRST), "its last fence stays known");
+
+            let mut efficiency = observed("EfficiencyOnly", guard("Enforce"));
+            efficiency.boundaries[0].state = state;
+            assert_eq!(self::state(&decide(&efficiency)), Some((1, GrantState::Active)), "there nothing blocks");
+        }
+    }
+
+    /// No right to list boundaries: one that nobody listed may refer to the lock.
+    #[test]
+    fn a_grant_waits_while_it_is_not_known_which_boundaries_there_are() {
+        let mut observed = observed("CorrectnessCritical", guard("Observe"));
+        (observed.boundaries, observed.boundaries_unread) = (vec![], Some("no right".into()));
+        let waits = decide(&observed);
+        assert_eq!(state(&waits), Some((1, GrantState::Pending)));
+        let condition = find(&waits.status.conditions, on::EPOCH_ACTIVE).unwrap();
+        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", reason::FORBIDDEN), "{}", condition.message);
+        let mut observed = recorded(observed, &waits);
+        observed.boundaries_unread = None;
+        assert_eq!(state(&decide(&observed)), Some((1, GrantState::Active)));
+    }
+
+    /// A fence for which no grant waits stops no epoch either (protocol section 3).
+    #[test]
+    fn only_the_fence_of_a_boundary_that_blocks_stops_minting() {
+        for (class, mode, wanted) in [
+            ("CorrectnessCritical", "Enforce", None),
+            ("CorrectnessCritical", "Observe", Some((1, GrantState::Active))),
+            ("EfficiencyOnly", "Enforce", Some((1, GrantState::Active))),
+        ] {
+            let mut observed = observed(class, guard(mode));
+            observed.unreadable_fences.insert("db".into(), UnreadFence::Failed("down".into()));
+            assert_eq!(state(&decide(&observed)), wanted, "{class} {mode}");
+        }
+    }
+
+    /// Another declaration of a boundary, other tables for instance, was activated nowhere yet.
+    #[test]
+    fn an_activation_does_not_outlive_its_declaration() {
+        let declared = |generation: i64, fence_of: i64| {
+            let object = json!({"metadata": {"name": "db", "uid": "b", "generation": generation}, "spec": {"lockRef": {"name": "a"},
+                "type": "Postgres", "mode": "Enforce", "postgres": {"connection": {"secretKeyRef": {"name": "s", "key": "k"}},
+                "tables": [{"schema": "p", "name": "t"}]}}, "status": {"fence": {"epoch": 1, "holder": "x", "generation": fence_of}}});
+            let object = Arc::new(serde_json::from_value(object).unwrap());
+            let state = CountedState::Present { object, field_errors: vec![], evidence: Evidence::Unseen, has_backend: true };
+            Counted { name: "db".into(), listed: true, state }
+        };
+        let mut observed = observed("CorrectnessCritical", declared(1, 1));
+        let active = decide(&observed);
+        assert_eq!(state(&active), Some((1, GrantState::Active)), "the boundary says that it is there already");
+        observed = recorded(observed, &active);
+        observed.boundaries = vec![declared(2, 1)];
+        let changed = decide(&observed);
+        assert_eq!(changed.activate, ["db"]);
+        assert_eq!(state(&changed), Some((1, GrantState::Active)));
+    }
+
+    /// Two replicas that see one failure differently do not overwrite each other without end.
+    #[test]
+    fn another_replicas_words_about_a_failure_are_kept_while_they_are_contested() {
+        let observed = observed("CorrectnessCritical", guard("Enforce"));
+        let mut observed = recorded(observed.clone(), &decide(&observed));
+        observed.activations.insert("db".into(), Activation::Failed("connection refused".into()));
+        let theirs = decide(&observed);
+        let mut observed = recorded(observed, &theirs);
+        observed.activations.insert("db".into(), Activation::Failed("permission denied".into()));
+        let words = |observed: &Observed| find(&decide(observed).status.conditions, on::EPOCH_ACTIVE).unwrap().message.clone();
+        assert!(words(&observed).contains("permission denied"), "what this process sees now");
+        observed.contested = true;
+        assert!(words(&observed).contains("connection refused"));
+        observed.contested = false;
+        observed.activations.clear();
+        assert!(words(&observed).contains("connection refused"), "that it was not tried yet is no news");
+        observed.lease = lease("y", 1);
+        observed.contested = true;
+        assert!(words(&observed).contains("epoch 2"), "another grant is another matter");
+    }
+
+    /// The only memory of a deleted boundary's fence is kept until the reservation holds it.
+    #[test]
+    fn the_fence_of_a_vanished_boundary_stays_while_it_cannot_be_reserved() {
+        for listed in [true, false] {
+            let observed = observed("CorrectnessCritical", guard("Enforce"));
+            let mut observed = recorded(observed.clone(), &decide(&observed));
+            observed.activations.insert("db".into(), Activation::Done);
+            let mut observed = recorded(observed.clone(), &decide(&observed));
+            if listed {
+                observed.boundaries[0].state = CountedState::Missing;
+            } else {
+                observed.boundaries.clear();
+            }
+            observed.reservation = Err(ReservationError::Forbidden("update configmaps".into()));
+            let gone = decide(&observed);
+            assert_eq!(gone.status.boundaries.iter().map(|b| b.fence).collect::<Vec<_>>(), [Some(Epoch::FIRST)]);
+            observed.reservation = Ok(None);
+            assert!(decide(&recorded(observed, &gone)).status.boundaries.iter().all(|b| b.fence.is_none()));
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Why a step against the cluster failed, in the few kinds that make a difference.
 
-use std::time::Duration;
+use std::{panic::AssertUnwindSafe, time::Duration};
 
+use futures::FutureExt;
 use thiserror::Error;
 
 /// Why a step failed.
@@ -29,6 +30,9 @@ pub enum Error {
         /// What went wrong.
         why: String,
     },
+    /// A defect of this software.
+    #[error("{0} panicked, which is a defect of fencedlock")]
+    Defect(String),
     /// The step took too long.
     #[error("{what} took longer than {limit:?}")]
     TimedOut {
@@ -48,12 +52,24 @@ impl Error {
             Self::Refused { .. } => "refused",
             Self::Unavailable { .. } => "unavailable",
             Self::TimedOut { .. } => "timeout",
+            Self::Defect(_) => "defect",
         }
     }
 
     /// Whether trying again soon can help.
     pub const fn is_retryable(&self) -> bool {
-        !matches!(self, Self::Forbidden(_) | Self::Refused { .. })
+        !matches!(self, Self::Forbidden(_) | Self::Refused { .. } | Self::Defect(_))
+    }
+}
+
+/// Bounds a pass over an object in time, and keeps a panic in it from ending the passes over others.
+pub(super) async fn contained<T>(what: String, limit: Duration, pass: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    // What passes share is behind mutexes that outlive a poisoning.
+    let pass = AssertUnwindSafe(pass).catch_unwind();
+    match tokio::time::timeout(limit, pass).await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(_)) => Err(Error::Defect(what)),
+        Err(_) => Err(Error::TimedOut { what, limit }),
     }
 }
 
@@ -100,4 +116,20 @@ impl Step<'_> {
 /// Whether the API server says that the object is not there.
 pub(super) fn is_missing(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pass_that_panics_or_hangs_is_an_error_of_its_object() {
+        let limit = Duration::from_millis(1);
+        let panics = async { panic!("on purpose") };
+        assert!(
+            matches!(contained::<()>("a pass".into(), Duration::from_mins(1), panics).await, Err(Error::Defect(what)) if what == "a pass")
+        );
+        assert!(matches!(contained::<()>("a pass".into(), limit, std::future::pending()).await, Err(Error::TimedOut { .. })));
+        assert!(contained("a pass".into(), Duration::from_mins(1), async { Ok(()) }).await.is_ok());
+    }
 }

@@ -17,7 +17,7 @@ use kube::{
 };
 
 use super::announce::Announcement;
-use crate::api::conditions::shorten;
+use crate::api::conditions::{printable, shorten};
 
 /// The longest note that the API server accepts, in bytes.
 const MAX_NOTE: usize = 1_024;
@@ -46,7 +46,7 @@ impl Announcer {
         let namespace = object.namespace().unwrap_or_default();
         let uid = object.uid().unwrap_or_default();
         for announcement in announcements {
-            tracing::info!(object = %format_args!("{namespace}/{}", object.name_any()), reason = announcement.reason, "{}", announcement.note);
+            tracing::info!(object = %format_args!("{namespace}/{}", object.name_any()), reason = announcement.reason, "{}", printable(&announcement.note));
             if !self.may(&uid) {
                 tracing::info!(object = %format_args!("{namespace}/{}", object.name_any()), "more than {BURST} Events a minute: this one is only logged");
                 continue;
@@ -89,7 +89,7 @@ impl Announcer {
             action: Some("Reconcile".into()),
             reason: Some(announcement.reason.into()),
             type_: Some(if announcement.warning { "Warning" } else { "Normal" }.into()),
-            note: Some(shorten(&announcement.note, MAX_NOTE)),
+            note: Some(shorten(&printable(&announcement.note), MAX_NOTE)),
             regarding: Some(regarding.clone()),
             ..Default::default()
         }

@@ -1,7 +1,11 @@
 //! Gathers everything that a decision about one lock needs. Reads from caches; with [`Freshness::Uncached`] the lock, its
 //! Lease and its reservation come straight from the API server, as minting demands (protocol section 1).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Pod},
@@ -10,15 +14,18 @@ use k8s_openapi::{
 use kube::{Api, ResourceExt};
 
 use super::{
-    decide::{Counted, CountedState, Observed, holder},
+    decide::{Counted, CountedState, Decision, Observed, UnreadFence, holder},
     error::{Error, Step, is_missing},
     follow::{Key, Seen},
     jobs::Progress,
     reservation,
-    unit::{PodSeen, Unit, key_of, seen, settled},
+    unit::{FenceRead, PodSeen, Unit, declared, key_of, seen, settled, ticket},
 };
 use crate::{
-    api::{FencedLock, Identity, WriteBoundary},
+    api::{
+        FencedLock, Identity, WriteBoundary,
+        conditions::{find, lock as on_lock},
+    },
     audit::{
         boundary::Evidence,
         conditions::Activation,
@@ -27,7 +34,7 @@ use crate::{
     },
     boundary::{self, Backend},
     epoch::{
-        grant::{Grant, LeaseRead},
+        grant::{Grant, LeaseRead, Standing},
         mint::TrustedFence,
         term::LeaseView,
     },
@@ -62,19 +69,22 @@ pub(super) async fn gather(unit: &Unit, lock: Arc<FencedLock>, freshness: Freshn
     let (lease, reservation) = futures::join!(read_lease(unit, &key, &lock, freshness), reservation);
     let (lease, reservation) = (lease?, reservation?);
     let pod = read_pod(unit, &key, &lock, &lease).await?;
-    let boundaries = boundaries(unit, &key, &lock).await;
-    let (activations, fences) = before.grant.as_ref().map_or_else(Default::default, |grant| activated(unit, &boundaries, grant));
+    let (boundaries, boundaries_unread) = boundaries(unit, &key, &lock).await;
+    let activations = before.grant.as_ref().map_or_else(BTreeMap::new, |grant| activated(unit, &boundaries, grant));
+    let words = find(&before.conditions, on_lock::EPOCH_ACTIVE).map(|c| c.message.as_str()).unwrap_or_default();
     Ok(Observed {
         field_errors: field_errors("FencedLock", &lock.spec),
         older: older(unit, &key, &lock),
         remembered: unit.remember(&lock),
         now: Timestamp::now(),
-        unreadable_fence: None,
+        contested: unit.wordings.is_contested(&key, words, Instant::now()),
+        fences: Vec::new(),
+        unreadable_fences: BTreeMap::new(),
         lease,
         pod,
         boundaries,
+        boundaries_unread,
         reservation,
-        fences,
         activations,
         lock,
     })
@@ -167,6 +177,7 @@ async fn read_pod(unit: &Unit, key: &Key, lock: &FencedLock, lease: &LeaseRead) 
     let pod = match Api::<Pod>::namespaced(unit.client.clone(), &object.0).get(&object.1).await {
         Ok(pod) => Some(pod),
         Err(error) if is_missing(&error) => None,
+        Err(kube::Error::SerdeError(error)) => return Ok(PodRead::Unreadable(error.to_string())),
         Err(error) => {
             return match step.failed(&error) {
                 Error::Forbidden(right) => Ok(PodRead::Forbidden(right)),
@@ -195,24 +206,27 @@ fn older(unit: &Unit, key: &Key, lock: &FencedLock) -> Option<String> {
     others.min().filter(|oldest| *oldest < age(lock)).map(|(_, name)| name)
 }
 
-/// The boundaries that count: those that the lock lists, then those that refer to it and are not listed.
-async fn boundaries(unit: &Unit, key: &Key, lock: &FencedLock) -> Vec<Counted> {
+/// The boundaries that count: those that the lock lists, then those that refer to it and are not listed. And why they are not
+/// known, when they are not.
+async fn boundaries(unit: &Unit, key: &Key, lock: &FencedLock) -> (Vec<Counted>, Option<String>) {
     let listed = &lock.spec.write_boundaries;
-    let refused = settled(&unit.watches.boundaries).await.err();
+    let refused = settled(&unit.watches.boundaries).await.err().map(|right| format!("the operator may not {right}: grant it that right"));
     let unlisted = unit.boundaries_by_lock.members(key).into_iter().map(|(_, name)| name).filter(|name| !listed.contains(name));
     let names = listed.iter().cloned().map(|name| (name, true)).chain(unlisted.map(|name| (name, false)));
-    names
-        .map(|(name, is_listed)| {
-            let state = refused.as_ref().map_or_else(|| look_up(unit, key, &name), |why| CountedState::Unreadable(why.clone()));
-            Counted { name, listed: is_listed, state }
-        })
-        .collect()
+    let counted = names.map(|(name, is_listed)| {
+        let state = refused.as_ref().map_or_else(|| look_up(unit, key, &name), |why| CountedState::Unreadable(why.clone()));
+        Counted { name, listed: is_listed, state }
+    });
+    (counted.collect(), refused)
 }
 
 fn look_up(unit: &Unit, lock: &Key, name: &str) -> CountedState {
     let Some(found) = unit.boundary(&(lock.0.clone(), name.to_owned())) else { return CountedState::Missing };
     match &found.0 {
-        Err(invalid) => CountedState::Malformed(invalid.error.clone()),
+        Err(malformed) => match &malformed.lock_ref {
+            Some(other) if *other != lock.1 => CountedState::OtherLock(other.clone()),
+            _ => CountedState::Malformed(malformed.error.clone()),
+        },
         Ok(boundary) if boundary.spec.lock_ref.name != lock.1 => CountedState::OtherLock(boundary.spec.lock_ref.name.clone()),
         Ok(boundary) => {
             let has_backend = unit.backends.backend(boundary).is_some();
@@ -231,19 +245,14 @@ pub(super) fn evidence(has_backend: bool) -> Evidence {
     if has_backend { Evidence::Unseen } else { Evidence::NotImplemented }
 }
 
-/// What became of activating the recorded grant, and fences that shut it out.
-fn activated(unit: &Unit, boundaries: &[Counted], grant: &Grant) -> (BTreeMap<String, Activation>, Vec<TrustedFence>) {
-    let (mut activations, mut fences) = (BTreeMap::new(), Vec::new());
-    let ticket = (grant.epoch, grant.holder.clone());
-    for counted in boundaries {
-        let CountedState::Present { object, .. } = &counted.state else { continue };
-        let Some(progress) = unit.activations.peek(&object.uid().unwrap_or_default(), &ticket) else { continue };
-        if let Progress::Done(boundary::Activation::Superseded(fence)) = &progress {
-            fences.push(trusted(&counted.name, fence));
-        }
-        activations.insert(counted.name.clone(), activation(progress));
-    }
-    (activations, fences)
+/// What became of activating the recorded grant.
+fn activated(unit: &Unit, boundaries: &[Counted], grant: &Grant) -> BTreeMap<String, Activation> {
+    let known = |counted: &Counted| {
+        let CountedState::Present { object, .. } = &counted.state else { return None };
+        let progress = unit.activations.peek(&key_of(&**object), &ticket(grant, object))?;
+        Some((counted.name.clone(), activation(progress)))
+    };
+    boundaries.iter().filter_map(known).collect()
 }
 
 /// What a job says, as the conditions put it.
@@ -251,9 +260,7 @@ pub(super) fn activation(progress: Progress<boundary::Activation>) -> Activation
     match progress {
         Progress::Running => Activation::Waiting,
         Progress::Done(boundary::Activation::Activated | boundary::Activation::Unchanged) => Activation::Done,
-        Progress::Done(boundary::Activation::Superseded(fence)) => {
-            Activation::Failed(format!("its fence is at epoch {} already", fence.epoch))
-        }
+        Progress::Done(boundary::Activation::Superseded(fence)) => Activation::Superseded(fence.epoch),
         Progress::Done(boundary::Activation::Blocked(by)) => Activation::Failed(format!("blocked by {by}")),
         Progress::Failed(why, _) => Activation::Failed(why),
     }
@@ -264,44 +271,74 @@ fn trusted(name: &str, fence: &boundary::Fence) -> TrustedFence {
     TrustedFence { boundary: name.to_owned(), epoch: fence.epoch.get(), holder }
 }
 
-/// Reads the fences of all boundaries that have a backend, for one state of the Lease. `None` while some read is under way:
-/// the lock is woken when it ends.
-pub(super) fn read_fences(unit: &Arc<Unit>, observed: &mut Observed, ticket: &str) -> Option<()> {
-    let key = key_of(&*observed.lock);
-    let (mut running, mut fences) = (false, Vec::new());
-    for counted in &observed.boundaries {
-        let CountedState::Present { object, .. } = &counted.state else { continue };
-        let Some(backend) = unit.backends.backend(object) else { continue };
-        let wake = waker(unit, &key);
-        match unit.fence_reads.ask(&object.uid().unwrap_or_default(), &ticket.to_owned(), || observe(unit, backend), wake) {
-            Progress::Running => running = true,
-            Progress::Done(seen) => fences.extend(seen.fence.filter(|_| seen.trusted).map(|fence| trusted(&counted.name, &fence))),
-            Progress::Failed(why, _) => observed.unreadable_fence = Some((counted.name.clone(), why)),
+/// How long what was read of a fence may wait for the fences of other boundaries.
+const FRESH_FOR: Duration = Duration::from_secs(10);
+
+/// How long a pass waits for fences to be read. When that is not enough the lock says so, and is woken when a read ends.
+const MOMENT: Duration = Duration::from_millis(300);
+
+/// Reads the fences of all boundaries that have a backend. A read is not tied to a state of the Lease, which may change while
+/// the boundary is slow to answer.
+pub(super) async fn read_fences(unit: &Arc<Unit>, observed: &mut Observed) {
+    let lock = key_of(&*observed.lock);
+    let present = observed.boundaries.iter().filter_map(|counted| match &counted.state {
+        CountedState::Present { object, .. } => Some((counted.name.clone(), Arc::clone(object), unit.backends.backend(object)?)),
+        _ => None,
+    });
+    let mut boundaries = Vec::new();
+    for (name, object, backend) in present {
+        let (key, declared) = (key_of(&*object), declared(&object));
+        if let Some(Progress::Done((at, _))) = unit.fence_reads.peek(&key, &declared)
+            && at.elapsed() > FRESH_FOR
+        {
+            unit.fence_reads.forget(&key);
+        }
+        unit.fence_reads.ask(&key, &declared, || observe(unit, backend), waker(unit, &lock));
+        boundaries.push((name, key, declared));
+    }
+    let keys: Vec<_> = boundaries.iter().map(|(_, key, _)| key.clone()).collect();
+    unit.fence_reads.until_ended(&keys, MOMENT).await;
+    for (name, key, declared) in boundaries {
+        match unit.fence_reads.peek(&key, &declared) {
+            Some(Progress::Done((_, seen))) => {
+                observed.fences.extend(seen.fence.filter(|_| seen.trusted).map(|fence| trusted(&name, &fence)));
+            }
+            Some(Progress::Failed(why, _)) => drop(observed.unreadable_fences.insert(name, UnreadFence::Failed(why))),
+            Some(Progress::Running) | None => drop(observed.unreadable_fences.insert(name, UnreadFence::UnderWay)),
         }
     }
-    observed.fences.extend(fences);
-    (!running).then_some(())
 }
 
-/// Forgets what was read of fences: it was used, and the next minting reads them again.
-pub(super) fn forget_fences(unit: &Unit, boundaries: &[Counted]) {
-    for counted in boundaries {
-        if let CountedState::Present { object, .. } = &counted.state {
-            unit.fence_reads.forget(&object.uid().unwrap_or_default());
-        }
-    }
+/// When the first of the failed activations and reads may be tried again.
+pub(super) fn retry_after(unit: &Unit, observed: &Observed, decision: &Decision) -> Option<Duration> {
+    let grant = decision.status.grant.as_ref();
+    let waits = observed.boundaries.iter().filter_map(|counted| {
+        let CountedState::Present { object, .. } = &counted.state else { return None };
+        let key = key_of(&**object);
+        let activation = grant.filter(|_| decision.activate.contains(&counted.name));
+        let activation = activation.and_then(|grant| unit.activations.peek(&key, &ticket(grant, object))?.retry_after());
+        let is_wanted = matches!(decision.grant.standing, Standing::FenceUnreadable { .. });
+        let read = unit.fence_reads.peek(&key, &declared(object)).filter(|_| is_wanted).and_then(|p| p.retry_after());
+        [activation, read].into_iter().flatten().min()
+    });
+    waits.min()
 }
 
-fn observe(unit: &Unit, backend: Arc<dyn Backend>) -> impl Future<Output = Result<boundary::Observation, String>> + Send + use<> {
+/// Forgets what was read of the fences, so that the next minting reads them again.
+pub(super) fn forget_fences(unit: &Unit, observed: &Observed) {
+    let namespace = observed.lock.namespace().unwrap_or_default();
+    observed.boundaries.iter().for_each(|b| unit.fence_reads.forget(&(namespace.clone(), b.name.clone())));
+}
+
+fn observe(unit: &Unit, backend: Arc<dyn Backend>) -> impl Future<Output = Result<FenceRead, String>> + Send + use<> {
     let limit = unit.settings.backend_timeout;
-    async move { bounded(limit, backend.observe()).await }
+    async move { Ok((Instant::now(), bounded(limit, backend.observe()).await?)) }
 }
 
 /// Starts activating a grant at a boundary, or says how far that is.
 pub(super) fn activate(unit: &Arc<Unit>, lock: &Key, boundary: &WriteBoundary, grant: &Grant) -> Option<Progress<boundary::Activation>> {
     let backend = unit.backends.backend(boundary)?;
     let (limit, epoch, holder) = (unit.settings.backend_timeout, grant.epoch, grant.holder.clone());
-    let ticket = (epoch, holder.clone());
     let work = move || async move {
         let answer = bounded(limit, backend.activate(epoch, &holder)).await?;
         if let boundary::Activation::Blocked(by) = answer { Err(format!("blocked by {by}")) } else { Ok(answer) }
@@ -313,7 +350,7 @@ pub(super) fn activate(unit: &Arc<Unit>, lock: &Key, boundary: &WriteBoundary, g
         wake_lock();
         queue.push(&key);
     };
-    Some(unit.activations.ask(&boundary.uid().unwrap_or_default(), &ticket, work, wake))
+    Some(unit.activations.ask(&key_of(boundary), &ticket(grant, boundary), work, wake))
 }
 
 fn waker(unit: &Arc<Unit>, lock: &Key) -> impl FnOnce() + Send + 'static {
@@ -321,7 +358,7 @@ fn waker(unit: &Arc<Unit>, lock: &Key) -> impl FnOnce() + Send + 'static {
     move || queue.push(&lock)
 }
 
-async fn bounded<T>(limit: std::time::Duration, work: impl Future<Output = Result<T, boundary::BackendError>>) -> Result<T, String> {
+async fn bounded<T>(limit: Duration, work: impl Future<Output = Result<T, boundary::BackendError>>) -> Result<T, String> {
     match tokio::time::timeout(limit, work).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(_) => Err(boundary::BackendError::TimedOut(limit).to_string()),

@@ -1,5 +1,6 @@
-//! Slow work that no reconcile waits for: activating a boundary, reading its fence. A reconcile asks, gets what is known, and is
-//! woken when there is more. So a boundary that does not answer delays only its own lock (architecture, section 1).
+//! Slow work that no reconcile waits for longer than a moment: activating a boundary, reading its fence. A reconcile asks, gets
+//! what is known, and is woken when there is more. So a boundary that does not answer delays only its own lock
+//! (architecture, section 1).
 
 use std::{
     collections::HashMap,
@@ -9,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::sync::watch;
+
 /// What is known of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Progress<R> {
@@ -16,8 +19,18 @@ pub(super) enum Progress<R> {
     Running,
     /// It ended.
     Done(R),
-    /// It failed; it is tried again after the given time.
+    /// It failed. It is tried again when it is asked for after the given time; sooner, it wakes its lock.
     Failed(String, Duration),
+}
+
+impl<R> Progress<R> {
+    /// How long to wait before it is asked for again.
+    pub(super) const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Failed(_, wait) => Some(*wait),
+            Self::Running | Self::Done(_) => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -43,7 +56,7 @@ impl<T, R: Clone> Job<T, R> {
     fn progress(&self) -> Progress<R> {
         match &self.state {
             State::Running(None) => Progress::Running,
-            State::Running(Some(why)) => Progress::Failed(why.clone(), FIRST_WAIT),
+            State::Running(Some(why)) => Progress::Failed(why.clone(), LONGEST_WAIT),
             State::Done(result) => Progress::Done(result.clone()),
             State::Failed { why, again_at } => Progress::Failed(why.clone(), again_at.saturating_duration_since(Instant::now())),
         }
@@ -62,13 +75,17 @@ impl<T, R: Clone> Job<T, R> {
     }
 }
 
-/// Jobs, at most one per key. A job is for one ticket (a grant, a read of a Lease); another ticket replaces it.
+/// Jobs, at most one per key. A job is for one ticket (a grant, a declaration); another ticket replaces it.
 #[derive(Debug)]
-pub(super) struct Jobs<K, T, R>(Arc<Mutex<HashMap<K, Job<T, R>>>>);
+pub(super) struct Jobs<K, T, R> {
+    jobs: Arc<Mutex<HashMap<K, Job<T, R>>>>,
+    /// Notified whenever a job ends.
+    ends: watch::Sender<()>,
+}
 
 impl<K, T, R> Default for Jobs<K, T, R> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self { jobs: Arc::default(), ends: watch::Sender::new(()) }
     }
 }
 
@@ -89,7 +106,7 @@ where
     where
         F: Future<Output = Result<R, String>> + Send + 'static,
     {
-        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let known = jobs.get(key).filter(|job| job.ticket == *ticket);
         if let Some(job) = known.filter(|job| !job.is_due()) {
             return job.progress();
@@ -99,9 +116,11 @@ where
         let progress = job.progress();
         jobs.insert(key.clone(), job);
         drop(jobs);
-        let (all, key, ticket, future) = (Arc::clone(&self.0), key.clone(), ticket.clone(), work());
+        let (all, ends, key, ticket) = (Arc::clone(&self.jobs), self.ends.clone(), key.clone(), ticket.clone());
+        let work = tokio::spawn(work());
         tokio::spawn(async move {
-            let result = future.await;
+            // A job that panics has failed: its lock says so and others go on.
+            let result = work.await.unwrap_or_else(|error| Err(format!("a defect of fencedlock: {error}")));
             let mut jobs = all.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(job) = jobs.get_mut(&key).filter(|job| job.ticket == ticket) {
                 job.state = match result {
@@ -110,6 +129,7 @@ where
                 };
             }
             drop(jobs);
+            ends.send_replace(());
             wake();
         });
         progress
@@ -117,13 +137,24 @@ where
 
     /// What is known of the job for this ticket, without starting anything.
     pub(super) fn peek(&self, key: &K, ticket: &T) -> Option<Progress<R>> {
-        let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.get(key).filter(|job| job.ticket == *ticket).map(Job::progress)
+    }
+
+    /// Waits until none of these jobs is under way, and no longer than `limit`.
+    pub(super) async fn until_ended(&self, keys: &[K], limit: Duration) {
+        let is_running = |key: &K| {
+            let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            jobs.get(key).is_some_and(|job| matches!(job.state, State::Running(_)))
+        };
+        let mut ends = self.ends.subscribe();
+        let ended = ends.wait_for(|()| !keys.iter().any(is_running));
+        drop(tokio::time::timeout(limit, ended).await);
     }
 
     /// Forgets a job: its result is used up, or its subject is gone.
     pub(super) fn forget(&self, key: &K) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 
@@ -145,6 +176,27 @@ mod tests {
         wait.await.unwrap();
         assert_eq!(jobs.ask(&1, &1, || async { Ok(8) }, || ()), Progress::Done(7));
         assert_eq!(jobs.ask(&1, &2, || async { Ok(9) }, || ()), Progress::Running, "another ticket is another job");
+    }
+
+    #[tokio::test]
+    async fn jobs_are_waited_for_until_they_end_and_no_longer_than_said() {
+        let jobs: Jobs<u8, u8, u8> = Jobs::default();
+        let (end, ends) = oneshot::channel();
+        jobs.ask(&1, &1, || async { ends.await.map_err(|e| e.to_string()) }, || ());
+        jobs.until_ended(&[1], Duration::from_millis(1)).await;
+        assert_eq!(jobs.peek(&1, &1), Some(Progress::Running));
+        end.send(7).unwrap();
+        jobs.until_ended(&[1, 2], Duration::from_mins(1)).await;
+        assert_eq!(jobs.peek(&1, &1), Some(Progress::Done(7)));
+    }
+
+    #[tokio::test]
+    async fn a_job_that_panics_has_failed() {
+        let jobs: Jobs<u8, u8, u8> = Jobs::default();
+        jobs.ask(&1, &1, || async { panic!("on purpose") }, || ());
+        jobs.until_ended(&[1], Duration::from_mins(1)).await;
+        let answer = jobs.peek(&1, &1);
+        assert!(matches!(&answer, Some(Progress::Failed(why, _)) if why.contains("on purpose")), "{answer:?}");
     }
 
     #[tokio::test]

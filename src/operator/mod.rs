@@ -13,6 +13,7 @@ mod events;
 mod follow;
 mod gather;
 mod groups;
+mod guarded;
 mod jobs;
 mod reconcile;
 mod reservation;
@@ -22,8 +23,9 @@ mod settings;
 mod status;
 mod unit;
 mod watch;
+mod wording;
 
 pub use error::Error;
-pub use run::run;
+pub use run::{Stopped, run};
 pub use settings::{Scope, Settings};
 pub use unit::Stats;

@@ -1,25 +1,35 @@
 //! One lock, one pass: gather, decide, act, report. Every step that writes is a compare-and-swap or idempotent, so a crash
 //! between any two of them, a repetition or another replica changes nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::jiff::Timestamp;
-use kube::{core::error_boundary::InvalidObject, runtime::controller::Action};
+use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::{
     decide::{CountedState, Decision, Observed, decide},
-    error::Error,
+    error::{Error, contained},
     follow::Key,
     gather::{self, Freshness, fresh_lock},
+    guarded::Malformed,
     jobs::Progress,
     reservation, status,
     unit::{Guarded, Unit, key_of},
 };
 use crate::{
-    api::{FencedLock, Verdict, conditions::reason},
-    audit::{conditions::malformed_lock, schema},
-    epoch::grant::{LeaseRead, Standing},
+    api::{
+        FencedLock, Verdict,
+        conditions::{find, lock as on_lock, reason},
+    },
+    audit::{
+        conditions::{Activation, malformed_lock},
+        schema,
+    },
+    epoch::grant::Standing,
 };
 
 /// How often a pass may start over because somebody else wrote first.
@@ -41,9 +51,7 @@ pub(super) async fn reconcile(object: Arc<Guarded<FencedLock>>, unit: Arc<Unit>)
             Err(invalid) => malformed(&unit, &key, invalid).await,
         }
     };
-    tokio::time::timeout(limit, pass)
-        .await
-        .unwrap_or_else(|_| Err(Error::TimedOut { what: format!("reconciling {}/{}", key.0, key.1), limit }))
+    contained(format!("reconciling {}/{}", key.0, key.1), limit, pass).await
 }
 
 async fn one_lock(unit: &Arc<Unit>, key: &Key, cached: Arc<FencedLock>) -> Result<Action, Error> {
@@ -59,21 +67,28 @@ async fn one_lock(unit: &Arc<Unit>, key: &Key, cached: Arc<FencedLock>) -> Resul
             }
             continue;
         }
-        if decision.grant.began.is_some() {
-            let ticket = ticket(&observed);
-            if gather::read_fences(unit, &mut observed, &ticket).is_none() {
-                return Ok(Action::await_change());
-            }
+        let is_superseded = observed.activations.values().any(|a| matches!(a, Activation::Superseded(_)));
+        if decision.grant.began.is_some() || is_superseded {
+            gather::read_fences(unit, &mut observed).await;
             decision = decide(&observed);
+            if decision.needs_fresh && freshness == Freshness::Cached {
+                // The fences show that the grant is over.
+                freshness = Freshness::Uncached;
+                match fresh_lock(unit, key).await? {
+                    Some(fresh) => lock = fresh,
+                    None => return Ok(Action::await_change()),
+                }
+                continue;
+            }
         }
-        match carry_out(unit, key, &observed, &decision).await {
+        match carry_out(unit, key, &mut observed, &mut decision).await {
             Ok(recorded) => {
                 let again = activate(unit, key, &recorded, &observed, &decision);
                 if again {
                     (lock, freshness) = (recorded, Freshness::Cached);
                     continue;
                 }
-                return Ok(next_look(&observed, &decision));
+                return Ok(next_look(unit, &observed, &decision));
             }
             Err(Error::Conflict(_)) => {
                 freshness = Freshness::Uncached;
@@ -88,27 +103,28 @@ async fn one_lock(unit: &Arc<Unit>, key: &Key, cached: Arc<FencedLock>) -> Resul
     Err(Error::Conflict(format!("FencedLock {}/{}", key.0, key.1)))
 }
 
-/// Which state of the Lease the fences are read for.
-fn ticket(observed: &Observed) -> String {
-    match &observed.lease {
-        LeaseRead::Found(lease) => format!("{}/{}", lease.uid, lease.resource_version),
-        _ => String::new(),
-    }
-}
-
-/// Writes what was decided: the reservation first, then the status, then the Events. Returns the lock as recorded.
-async fn carry_out(unit: &Unit, key: &Key, observed: &Observed, decision: &Decision) -> Result<Arc<FencedLock>, Error> {
+/// Writes what was decided: the reservation first, then the status, then the Events. Returns the lock as recorded. When the
+/// reservation cannot be raised, that is decided upon and recorded instead.
+async fn carry_out(unit: &Unit, key: &Key, observed: &mut Observed, decision: &mut Decision) -> Result<Arc<FencedLock>, Error> {
     if let Some(to) = &decision.reserve {
         let read = observed.reservation.as_ref().ok().and_then(Option::as_ref);
-        reservation::raise(unit, key, read, to).await?;
+        if let Err(why) = reservation::raise(unit, key, read, to).await? {
+            observed.reservation = Err(why);
+            *decision = decide(observed);
+        }
+    }
+    if !matches!(decision.grant.standing, Standing::FenceUnreadable { .. }) {
+        gather::forget_fences(unit, observed);
     }
     if observed.lock.status.as_ref() == Some(&decision.status) {
         return Ok(Arc::clone(&observed.lock));
     }
     let recorded = status::record_lock(unit, &observed.lock, decision.status.clone()).await?;
     unit.remember(&recorded);
-    if decision.grant.began.is_some() {
-        gather::forget_fences(unit, &observed.boundaries);
+    let words =
+        |lock: &FencedLock| lock.status.as_ref().and_then(|s| find(&s.conditions, on_lock::EPOCH_ACTIVE)).map(|c| c.message.clone());
+    if let Some(said) = words(&recorded).filter(|said| words(&observed.lock).as_ref() != Some(said)) {
+        unit.wordings.said(key, &said, Instant::now());
     }
     unit.announcer.announce(&*recorded, decision.announcements.clone());
     Ok(recorded)
@@ -129,13 +145,11 @@ fn activate(unit: &Arc<Unit>, key: &Key, recorded: &FencedLock, observed: &Obser
 }
 
 /// When this lock has to be looked at again although nothing happens.
-fn next_look(observed: &Observed, decision: &Decision) -> Action {
+fn next_look(unit: &Unit, observed: &Observed, decision: &Decision) -> Action {
     let by_rule = decision.until.map(wait_until);
     let unwatched = |s: &Standing| matches!(s, Standing::Forbidden(_) | Standing::LeaseUnreadable(_) | Standing::ReservationUnreadable(_));
-    let blind = unwatched(&decision.grant.standing).then_some(LOOK_AGAIN);
-    let retry = observed.activations.values().any(|a| matches!(a, crate::audit::conditions::Activation::Failed(_)));
-    let unread = matches!(decision.grant.standing, Standing::FenceUnreadable { .. });
-    let retry = (retry || unread).then_some(Duration::from_secs(1));
+    let blind = (unwatched(&decision.grant.standing) || observed.reservation.is_err()).then_some(LOOK_AGAIN);
+    let retry = gather::retry_after(unit, observed, decision);
     [by_rule, blind, retry].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue)
 }
 
@@ -147,7 +161,7 @@ pub(super) fn wait_until(moment: Timestamp) -> Duration {
 }
 
 /// Says what is wrong with a lock that cannot be read as one. Its epoch and grant stay as they are.
-async fn malformed(unit: &Unit, key: &Key, invalid: &InvalidObject) -> Result<Action, Error> {
+async fn malformed(unit: &Unit, key: &Key, invalid: &Malformed) -> Result<Action, Error> {
     let Some(object) = status::raw::<FencedLock>(unit, key).await? else { return Ok(Action::await_change()) };
     let errors = schema::check("FencedLock", &object.data);
     let message = errors.first().map_or_else(|| invalid.error.clone(), ToString::to_string);

@@ -36,13 +36,32 @@ fn entry(map: &ConfigMap, lock: &str) -> Result<Option<Reservation>, Reservation
     map.data.as_ref().and_then(|data| data.get(lock)).map(|text| Reservation::parse(text)).transpose()
 }
 
+/// What a person has to mend is an answer, which the lock's status tells. What may pass by itself stays an error.
+fn told<T>(outcome: Result<T, Error>) -> Result<Result<T, ReservationError>, Error> {
+    match outcome {
+        Ok(done) => Ok(Ok(done)),
+        Err(Error::Forbidden(right)) => Ok(Err(ReservationError::Forbidden(right))),
+        Err(error @ Error::Refused { .. }) => Ok(Err(ReservationError::Refused(error.to_string()))),
+        Err(error) => Err(error),
+    }
+}
+
 /// The lock's reservation, uncached.
 pub(super) async fn read(unit: &Unit, (namespace, lock): &Key) -> Result<Result<Option<Reservation>, ReservationError>, Error> {
-    Ok(get(unit, namespace).await?.map_or(Ok(None), |map| entry(&map, lock)))
+    Ok(told(get(unit, namespace).await)?.and_then(|map| map.map_or(Ok(None), |map| entry(&map, lock))))
 }
 
 /// Raises the lock's reservation. What stands there may have changed since it was read: then the caller decides again.
-pub(super) async fn raise(unit: &Unit, (namespace, lock): &Key, read: Option<&Reservation>, to: &Reservation) -> Result<(), Error> {
+pub(super) async fn raise(
+    unit: &Unit,
+    key: &Key,
+    read: Option<&Reservation>,
+    to: &Reservation,
+) -> Result<Result<(), ReservationError>, Error> {
+    told(try_raise(unit, key, read, to).await)
+}
+
+async fn try_raise(unit: &Unit, (namespace, lock): &Key, read: Option<&Reservation>, to: &Reservation) -> Result<(), Error> {
     let conflict = || Error::Conflict(format!("ConfigMap {namespace}/{NAME}"));
     let Some(mut map) = get(unit, namespace).await? else {
         if read.is_some() {

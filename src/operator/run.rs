@@ -10,6 +10,7 @@ use kube::{
         reflector::{Store, store},
     },
 };
+use thiserror::Error;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -26,8 +27,22 @@ use crate::{
     boundary::Backends,
 };
 
+/// The operator ended without having been told to: a defect. The process has to end, so that another one begins.
+#[derive(Debug, Error)]
+#[error("a part of the operator ended by itself, which is a defect of fencedlock: {0}")]
+pub struct Stopped(String);
+
 /// Runs the operator until `stop` is cancelled; then passes under way are finished.
-pub async fn run(client: Client, settings: Settings, backends: Arc<dyn Backends>, stats: Arc<Stats>, stop: CancellationToken) {
+///
+/// # Errors
+/// When a part of it ended by itself. The other parts were stopped then.
+pub async fn run(
+    client: Client,
+    settings: Settings,
+    backends: Arc<dyn Backends>,
+    stats: Arc<Stats>,
+    stop: CancellationToken,
+) -> Result<(), Stopped> {
     let namespaces: Vec<Option<String>> = match &settings.scope {
         Scope::Cluster => vec![None],
         Scope::Namespaces(names) => names.iter().cloned().map(Some).collect(),
@@ -37,7 +52,15 @@ pub async fn run(client: Client, settings: Settings, backends: Arc<dyn Backends>
     for namespace in namespaces {
         units.spawn(unit(client.clone(), namespace, settings.clone(), Arc::clone(&backends), Arc::clone(&stats), stop.clone()));
     }
-    while units.join_next().await.is_some() {}
+    let mut outcome = Ok(());
+    while let Some(ended) = units.join_next().await {
+        let ended = ended.unwrap_or_else(|error| Err(Stopped(error.to_string())));
+        if ended.is_err() {
+            stop.cancel();
+            outcome = outcome.and(ended);
+        }
+    }
+    outcome
 }
 
 async fn unit(
@@ -47,7 +70,7 @@ async fn unit(
     backends: Arc<dyn Backends>,
     stats: Arc<Stats>,
     stop: CancellationToken,
-) {
+) -> Result<(), Stopped> {
     let (locks, lock_writer) = store();
     let (boundaries, boundary_writer) = store();
     let (lock_queue, lock_requests) = unbounded();
@@ -80,11 +103,20 @@ async fn unit(
         &unit,
         boundaries,
         boundary_requests,
-        stop,
+        stop.clone(),
         |boundary: Arc<Guarded<WriteBoundary>>, unit| Box::pin(boundaries::reconcile(boundary, unit)),
         |boundary, error, _| boundaries::after_error(&boundary, error),
     );
-    future::join(lock_passes, boundary_passes).await;
+    // A watch never ends by itself: one that did has panicked, and nothing would be seen any more.
+    let ended = tokio::select! {
+        _ = future::join(lock_passes, boundary_passes) => None,
+        ended = watches.join_next() => ended,
+    };
+    match ended {
+        None | Some(Ok(())) if stop.is_cancelled() => Ok(()),
+        Some(Err(error)) => Err(Stopped(error.to_string())),
+        None | Some(Ok(())) => Err(Stopped("a watch or a queue".into())),
+    }
 }
 
 /// Works off a queue until `stop`, then finishes what is under way.

@@ -8,12 +8,12 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 use futures::channel::mpsc::UnboundedSender;
 use kube::{
     Client, Resource, ResourceExt,
-    core::DeserializeGuard,
     runtime::{
         controller::ReconcileRequest,
         reflector::{ObjectRef, Store},
@@ -27,6 +27,7 @@ use super::{
     groups::Groups,
     jobs::Jobs,
     settings::Settings,
+    wording::Wordings,
 };
 use crate::{
     api::{FencedLock, WriteBoundary},
@@ -34,12 +35,12 @@ use crate::{
     boundary::{Activation, Backends, Observation},
     epoch::{
         Epoch, Holder,
+        grant::Grant,
         term::{LeaseView, precedes},
     },
 };
 
-/// One malformed object must not poison a watch (case G03).
-pub(super) type Guarded<K> = DeserializeGuard<K>;
+pub(super) use super::guarded::Guarded;
 
 /// How a watch fares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +132,25 @@ impl Followable for LeaseView {
     }
 }
 
+/// One version of a boundary's declaration: its uid and its generation.
+pub(super) type Declared = (Option<String>, Option<i64>);
+
+/// The version of a boundary's declaration.
+pub(super) fn declared(boundary: &WriteBoundary) -> Declared {
+    (boundary.uid(), boundary.metadata.generation)
+}
+
+/// What a look at a boundary showed, and when it began.
+pub(super) type FenceRead = (Instant, Observation);
+
+/// What an activation is for: a grant at one version of a boundary's declaration.
+pub(super) type Ticket = (Epoch, Holder, Declared);
+
+/// The ticket of activating a grant at a boundary.
+pub(super) fn ticket(grant: &Grant, boundary: &WriteBoundary) -> Ticket {
+    (grant.epoch, grant.holder.clone(), declared(boundary))
+}
+
 /// The states of a unit's watches.
 #[derive(Debug)]
 pub(super) struct Watches {
@@ -173,11 +193,13 @@ pub(super) struct Unit {
     pub(super) boundaries_by_lock: Groups,
     pub(super) leases: Followed<LeaseView>,
     pub(super) pods: Followed<PodSeen>,
-    /// Activations by the boundary's uid.
-    pub(super) activations: Jobs<String, (Epoch, Holder), Activation>,
-    /// Reads of fences by the boundary's uid, for one state of the Lease.
-    pub(super) fence_reads: Jobs<String, String, Observation>,
-    remembered: Mutex<HashMap<String, Epoch>>,
+    /// Activations by the boundary.
+    pub(super) activations: Jobs<Key, Ticket, Activation>,
+    /// Reads of fences by the boundary, each for one minting.
+    pub(super) fence_reads: Jobs<Key, Declared, FenceRead>,
+    pub(super) wordings: Wordings,
+    /// The highest epoch that was ever seen, by the lock, with the uid that it is about.
+    remembered: Mutex<HashMap<Key, (String, Epoch)>>,
 }
 
 impl fmt::Debug for Unit {
@@ -219,6 +241,7 @@ impl Unit {
             pods: Followed::default(),
             activations: Jobs::default(),
             fence_reads: Jobs::default(),
+            wordings: Wordings::default(),
             remembered: Mutex::default(),
         }
     }
@@ -238,22 +261,22 @@ impl Unit {
 
     /// Remembers that the lock was seen at its status' epoch, and says the highest that was ever seen.
     pub(super) fn remember(&self, lock: &FencedLock) -> Option<Epoch> {
-        let uid = lock.uid()?;
+        let (key, uid) = (key_of(lock), lock.uid()?);
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        let highest = remembered.get(&uid).copied().max(lock.status.as_ref().and_then(|s| s.epoch));
+        let known = remembered.get(&key).filter(|(of, _)| *of == uid).map(|(_, epoch)| *epoch);
+        let highest = known.max(lock.status.as_ref().and_then(|s| s.epoch));
         if let Some(epoch) = highest {
-            remembered.insert(uid, epoch);
+            remembered.insert(key, (uid, epoch));
         }
         highest
     }
 
     /// Forgets everything about a lock that is gone.
-    pub(super) fn forget_lock(&self, key: &Key, uid: Option<&str>) {
+    pub(super) fn forget_lock(&self, key: &Key) {
         self.leases.follow(key, None);
         self.pods.follow(key, None);
-        if let Some(uid) = uid {
-            self.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-        }
+        self.wordings.forget(key);
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 

@@ -66,10 +66,12 @@ async fn drive<K, S>(
             }
             Err(error) => {
                 let refused = refusal(&error, resource, namespace);
-                tracing::warn!(resource, namespace, %error, refused, "a watch failed and is tried again");
-                if let Some(why) = refused
-                    && *state.borrow() != WatchState::Refused(why.clone())
-                {
+                let Some(why) = refused else {
+                    tracing::warn!(resource, namespace, %error, "a watch failed and is tried again");
+                    continue;
+                };
+                tracing::warn!(resource, namespace, right = why, "a watch is refused and is tried again");
+                if *state.borrow() != WatchState::Refused(why.clone()) {
                     state.send_replace(WatchState::Refused(why));
                     wake_all(unit);
                 }
@@ -98,9 +100,7 @@ fn refusal(error: &watcher::Error, resource: &'static str, namespace: &str) -> O
     };
     match code {
         403 => Some(Step { verb, resource, namespace, name: "" }.right()),
-        404 => {
-            Some(format!("{verb} {resource}: the API server does not serve it; install the CustomResourceDefinitions (fencedlock crds)"))
-        }
+        404 => Some(format!("{verb} {resource}, which the API server does not serve (the CustomResourceDefinitions: fencedlock crds)")),
         _ => None,
     }
 }
@@ -124,11 +124,11 @@ pub(super) async fn locks(unit: Arc<Unit>, mut writer: Writer<Guarded<FencedLock
             writer.apply_watcher_event(&event);
             match &event {
                 Event::Apply(lock) | Event::InitApply(lock) => lock_changed(&unit, lock, matches!(event, Event::Apply(_))),
-                Event::Delete(lock) => lock_gone(&unit, &key_of(lock), lock.uid().as_deref()),
+                Event::Delete(lock) => lock_gone(&unit, &key_of(lock)),
                 Event::Init => {}
                 Event::InitDone => {
                     for (lock, lease) in unit.locks_by_lease.listing_ended() {
-                        lock_gone(&unit, &lock, None);
+                        lock_gone(&unit, &lock);
                         wake_members(&unit, &lease);
                     }
                     // Only now does the store show what the listing named.
@@ -158,8 +158,8 @@ fn lock_changed(unit: &Unit, lock: &Guarded<FencedLock>, wake: bool) {
     }
 }
 
-fn lock_gone(unit: &Unit, key: &Key, uid: Option<&str>) {
-    unit.forget_lock(key, uid);
+fn lock_gone(unit: &Unit, key: &Key) {
+    unit.forget_lock(key);
     if let Some(lease) = unit.locks_by_lease.put(key, None) {
         wake_members(unit, &lease);
     }
@@ -187,12 +187,14 @@ pub(super) async fn boundaries(unit: Arc<Unit>, mut writer: Writer<Guarded<Write
             match &event {
                 Event::Apply(boundary) | Event::InitApply(boundary) => {
                     let key = key_of(boundary);
-                    let lock = boundary.0.as_ref().ok().map(|b| (key.0.clone(), b.spec.lock_ref.name.clone()));
+                    let named =
+                        boundary.0.as_ref().map_or_else(|malformed| malformed.lock_ref.clone(), |b| Some(b.spec.lock_ref.name.clone()));
+                    let lock = named.map(|name| (key.0.clone(), name));
                     let known = lock.as_ref().is_some_and(|lock| unit.boundaries_by_lock.members(lock).contains(&key));
-                    unit.boundaries_by_lock.put(&key, lock.as_ref());
+                    let left = unit.boundaries_by_lock.put(&key, lock.as_ref());
                     if matches!(event, Event::Apply(_)) {
                         unit.boundary_queue.push(&key);
-                        unit.lock_queue.push_all(&lock);
+                        unit.lock_queue.push_all(lock.iter().chain(&left));
                         if !known {
                             wake_listing(&unit, &key);
                         }
@@ -214,6 +216,8 @@ pub(super) async fn boundaries(unit: Arc<Unit>, mut writer: Writer<Guarded<Write
 }
 
 fn boundary_gone(unit: &Unit, key: &Key) {
+    unit.activations.forget(key);
+    unit.fence_reads.forget(key);
     if let Some(lock) = unit.boundaries_by_lock.put(key, None) {
         unit.lock_queue.push(&lock);
     }

@@ -53,16 +53,16 @@ async fn absurd_holders_are_named_and_harm_nobody() {
     operator.stop().await;
 }
 
-/// The committed CRD with a hole in it, as an old or edited one has: `change` gets the schema of the object.
-fn install_loose_crd(plane: &Plane, change: impl Fn(&mut Value)) {
-    let crd = fencedlock::api::crd::all().unwrap().into_iter().find(|crd| crd.spec.names.plural == "fencedlocks").unwrap();
+/// A committed CRD with a hole in it, as an old or edited one has: `change` gets the schema of the object.
+fn install_loose_crd(plane: &Plane, plural: &str, change: impl Fn(&mut Value)) {
+    let crd = fencedlock::api::crd::all().unwrap().into_iter().find(|crd| crd.spec.names.plural == plural).unwrap();
     let mut crd = serde_json::to_value(crd).unwrap();
     crd["apiVersion"] = json!("apiextensions.k8s.io/v1");
     crd["kind"] = json!("CustomResourceDefinition");
     change(&mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]);
     crd["spec"]["versions"][0].as_object_mut().unwrap().remove("selectableFields");
     plane.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &crd.to_string());
-    plane.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd/fencedlocks.fencedlock.dev"], "");
+    plane.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", &format!("crd/{plural}.fencedlock.dev")], "");
 }
 
 /// G03: malformed objects beside 20 good ones, on an API server whose CRD lets everything in.
@@ -74,10 +74,12 @@ async fn malformed_locks_say_what_is_wrong_and_the_others_go_on() {
         plane.install_crds();
         plane
     });
-    install_loose_crd(&PLANE, |schema| {
-        schema.as_object_mut().unwrap().remove("x-kubernetes-validations");
-        schema["properties"]["spec"] = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    });
+    for plural in ["fencedlocks", "writeboundaries"] {
+        install_loose_crd(&PLANE, plural, |schema| {
+            schema.as_object_mut().unwrap().remove("x-kubernetes-validations");
+            schema["properties"]["spec"] = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        });
+    }
     let lab = Lab::on(&PLANE).await;
     let kind = ApiResource::erase::<FencedLock>(&());
     let raw = Api::<DynamicObject>::namespaced_with(lab.admin.clone(), &lab.namespace, &kind);
@@ -127,6 +129,26 @@ async fn malformed_locks_say_what_is_wrong_and_the_others_go_on() {
         lab.lease(&format!("good-{n}")).put(Some("i"), Some(1), at(1)).await;
         lab.until_active(&format!("good-{n}"), 2, "i").await;
     }
+    // A boundary that cannot be read counts for the lock that it names, listed or not: it may be the one that enforces.
+    let accepted = json!({"lockRef": {"name": "charged"}, "type": "External", "external": {"receiver": "r"},
+        "riskAcceptance": {"covers": ["CannotEnforce"], "acceptedBy": "a", "reason": "r", "expires": "2100-01-01T00:00:00Z"}});
+    lab.declare_boundary("accepted", accepted).await;
+    let charged = json!({"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": "charged"}}, "writeBoundaries": ["accepted"]});
+    lab.declare_spec("charged", charged).await;
+    lab.lease("charged").put(Some("h"), Some(0), at(0)).await;
+    lab.until_active("charged", 1, "h").await;
+    let teapot = json!({"apiVersion": "fencedlock.dev/v1alpha1", "kind": "WriteBoundary", "metadata": {"name": "teapot", "namespace": lab.namespace},
+        "spec": {"lockRef": {"name": "charged"}, "type": "Teapot"}});
+    lab.plane.kubectl(&["create", "-f", "-"], &teapot.to_string());
+    let invalid = lab.until("charged", "the malformed boundary", |s| s.reason.as_deref() == Some("BoundaryInvalid")).await;
+    assert!(condition(&invalid, on::COMPLIANT).message.contains("\"teapot\""), "{}", condition(&invalid, on::COMPLIANT).message);
+    assert_eq!(condition(&invalid, on::EPOCH_ACTIVE).status, "True", "what is active stays so");
+    lab.lease("charged").put(Some("i"), Some(1), at(1)).await;
+    let waits = lab.until_condition("charged", on::EPOCH_ACTIVE, "False", "FenceUnreadable").await;
+    assert!(waits.message.contains("\"teapot\""), "{}", waits.message);
+    lab.plane.kubectl(&["delete", "writeboundary", "teapot", "-n", &lab.namespace], "");
+    lab.until_active("charged", 2, "i").await;
+
     // What was said once is not written again and again.
     let versions = || async {
         raw.list(&ListParams::default()).await.unwrap().items.into_iter().map(|o| (o.name_any(), o.resource_version())).collect::<Vec<_>>()

@@ -1,10 +1,10 @@
 //! Activation, with the in-memory backend: honest, slow, refusing, gone; what blocks and what does not.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::support::{
     Lab,
-    lab::{condition, epoch, has, is_active},
+    lab::{LIMIT, condition, condition_of, epoch, has, is_active},
     lease::at,
 };
 use fencedlock::{
@@ -15,7 +15,10 @@ use fencedlock::{
     },
     epoch::{Epoch, Holder, grant::GrantState},
 };
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
 use serde_json::{Value, json};
 
 fn critical(boundaries: &[&str]) -> Value {
@@ -102,6 +105,103 @@ async fn a_boundary_that_fails_delays_only_its_own_lock() {
     let b =
         lab.until("b", "a grant", |s| s.grant.as_ref().is_some_and(|g| g.holder.as_str() == "y" && g.state == GrantState::Active)).await;
     assert_eq!(b.status.unwrap().reason.as_deref(), Some("BoundaryMissing"));
+}
+
+/// Reading a fence takes longer than the owner's renewals are apart: its epoch comes all the same.
+#[tokio::test]
+async fn a_boundary_that_answers_late_is_waited_for_though_the_lease_is_renewed() {
+    let lab = Lab::new().await;
+    let backends = Memories::default();
+    let db = backends.of(&lab.namespace, "db");
+    // Longer than a pass waits, shorter than the time-out of 500 ms.
+    db.behave(Behaviour::Late(Duration::from_millis(400)));
+    let _operator = lab.operator_with(&[&lab.namespace], Arc::new(backends)).await;
+    lab.declare_boundary("db", guard("a", "Enforce")).await;
+    lab.declare_spec("a", critical(&["db"])).await;
+    let lease = lab.lease("a");
+    lease.put(Some("x"), Some(0), at(0)).await;
+    let renewing = async {
+        loop {
+            lease.renew().await;
+        }
+    };
+    tokio::select! {
+        () = renewing => {}
+        _ = lab.until_active("a", 1, "x") => {}
+    }
+    assert!(db.accepts(1, "x"));
+}
+
+/// A fence that is ahead behind a guard that is not known to be ours cannot raise the epochs: anybody could have written it.
+#[tokio::test]
+async fn a_fence_that_is_not_trusted_holds_the_grant_and_moves_no_epoch() {
+    let lab = Lab::new().await;
+    let backends = Memories::default();
+    let db = backends.of(&lab.namespace, "db");
+    db.behave(Behaviour::Untrusted);
+    db.restore(Some(Fence { epoch: Epoch::new(900).unwrap(), holder: Holder::new("later").ok() }));
+    let _operator = lab.operator_with(&[&lab.namespace], Arc::new(backends)).await;
+    lab.declare_boundary("db", guard("a", "Enforce")).await;
+    lab.declare_spec("a", critical(&["db"])).await;
+    lab.lease("a").put(Some("x"), Some(0), at(0)).await;
+    let held = lab.until_condition("a", on::EPOCH_ACTIVE, "False", "ActivationFailed").await;
+    assert!(held.message.contains("epoch 900") && held.message.contains("spec.epochFloor to 900"), "{}", held.message);
+    let lock = lab.locks().get("a").await.unwrap();
+    assert_eq!(epoch(&lock), Some(1));
+    // What the message says.
+    lab.locks().patch("a", &PatchParams::default(), &Patch::Merge(json!({"spec": {"epochFloor": 900}}))).await.unwrap();
+    lab.lease("a").put(Some("x"), Some(1), at(1)).await;
+    lab.until_active("a", 901, "x").await;
+}
+
+/// Another declaration is another boundary to activate, also under the same grant.
+#[tokio::test]
+async fn a_boundary_that_is_declared_anew_is_activated_anew() {
+    let lab = Lab::new().await;
+    let backends = Memories::default();
+    let db = backends.of(&lab.namespace, "db");
+    let _operator = lab.operator_with(&[&lab.namespace], Arc::new(backends)).await;
+    lab.declare_boundary("db", guard("a", "Enforce")).await;
+    lab.declare_spec("a", critical(&["db"])).await;
+    lab.lease("a").put(Some("x"), Some(0), at(0)).await;
+    lab.until_active("a", 1, "x").await;
+    db.restore(None);
+    let tables = json!({"spec": {"postgres": {"tables": [{"schema": "public", "name": "other"}]}}});
+    lab.boundaries().patch("db", &PatchParams::default(), &Patch::Merge(tables)).await.unwrap();
+    lab.until_boundary("db", "its fence under the new declaration", |b: Option<&fencedlock::api::WriteBoundary>| {
+        b.and_then(|b| b.status.as_ref()).and_then(|s| s.fence.as_ref()).is_some_and(|f| f.generation == Some(2))
+    })
+    .await;
+    assert!(db.accepts(1, "x"));
+}
+
+/// Two replicas that see one failure differently say it once each, and do not overwrite each other for ever.
+#[tokio::test]
+async fn replicas_that_disagree_about_a_failure_do_not_fight() {
+    let lab = Lab::new().await;
+    let (mine, theirs) = (Memories::default(), Memories::default());
+    mine.of(&lab.namespace, "db").behave(Behaviour::Refuses);
+    let db = theirs.of(&lab.namespace, "db");
+    let client = lab.operator_client().await;
+    let one = lab.operator_as(client.clone(), &[&lab.namespace], Arc::new(mine));
+    lab.declare_boundary("db", guard("a", "Enforce")).await;
+    lab.declare_spec("a", critical(&["db"])).await;
+    lab.lease("a").put(Some("x"), Some(0), at(0)).await;
+    let refused = lab.until_condition("a", on::EPOCH_ACTIVE, "False", "ActivationFailed").await;
+    assert!(refused.message.contains("permission denied"), "{}", refused.message);
+    db.behave(Behaviour::Gone);
+    let two = lab.operator_as(client, &[&lab.namespace], Arc::new(theirs));
+    lab.until("a", "the other's words", |s| condition_of(s, on::EPOCH_ACTIVE).message.contains("connection refused")).await;
+    let version = || async { lab.locks().get("a").await.unwrap().resource_version() };
+    let before = version().await;
+    // Both look again and again, by themselves, and leave the words alone.
+    let looked = (one.reconciles_of(&lab, "a") + 2, two.reconciles_of(&lab, "a") + 2);
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while one.reconciles_of(&lab, "a") < looked.0 || two.reconciles_of(&lab, "a") < looked.1 {
+        assert!(tokio::time::Instant::now() < deadline, "they look too seldom");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(version().await, before);
 }
 
 /// If the holder changes while its grant is Pending, the grant is abandoned and its epoch stays consumed.

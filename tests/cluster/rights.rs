@@ -6,6 +6,7 @@ use crate::support::{Lab, lab::has, lease::at};
 use fencedlock::{
     api::{FencedLock, conditions::lock as on},
     boundary::BuiltIn,
+    epoch::grant::GrantState,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, api::PostParams};
@@ -29,8 +30,12 @@ async fn lock_in(lab: &Lab, namespace: &str) {
 fn take_away(lab: &Lab, namespace: &str, resource: &str) -> serde_json::Value {
     let role: serde_json::Value =
         serde_json::from_str(&lab.plane.kubectl(&["get", "role", "fencedlock", "-n", namespace, "-o", "json"], "")).unwrap();
-    let rules: Vec<_> = role["rules"].as_array().unwrap().iter().filter(|r| r["resources"][0] != resource).cloned().collect();
-    assert!(rules.len() < role["rules"].as_array().unwrap().len(), "{resource} is in no rule");
+    let mut rules = role["rules"].as_array().unwrap().clone();
+    for rule in &mut rules {
+        rule["resources"].as_array_mut().unwrap().retain(|r| r != resource);
+    }
+    assert_ne!(json!(rules), role["rules"], "{resource} is in no rule");
+    rules.retain(|rule| rule["resources"] != json!([]));
     set_rules(lab, namespace, &json!(rules));
     role["rules"].clone()
 }
@@ -42,7 +47,7 @@ fn set_rules(lab: &Lab, namespace: &str, rules: &serde_json::Value) {
 #[tokio::test]
 async fn a_right_that_is_missing_in_one_namespace_stops_nobody_else() {
     let lab = Lab::new().await;
-    let names: Vec<_> = (0..5).map(|n| format!("{}-{n}", lab.namespace)).collect();
+    let names: Vec<_> = (0..6).map(|n| format!("{}-{n}", lab.namespace)).collect();
     for name in &names {
         lab.create_namespace(name).await;
     }
@@ -51,7 +56,8 @@ async fn a_right_that_is_missing_in_one_namespace_stops_nobody_else() {
     let leases = take_away(&lab, &names[1], "leases");
     let pods = take_away(&lab, &names[2], "pods");
     take_away(&lab, &names[3], "fencedlocks/status");
-    take_away(&lab, &names[4], "configmaps");
+    let reservations = take_away(&lab, &names[4], "configmaps");
+    let boundaries = take_away(&lab, &names[5], "writeboundaries");
     let _operator = lab.operator_with(&namespaces, Arc::new(BuiltIn)).await;
     for name in &names {
         lock_in(&lab, name).await;
@@ -70,7 +76,24 @@ async fn a_right_that_is_missing_in_one_namespace_stops_nobody_else() {
     let silent = Api::<FencedLock>::namespaced(lab.admin.clone(), &names[3]).get("a").await.unwrap();
     assert_eq!(silent.status.unwrap().verdict, None, "without the right to write a status nothing can be said there");
 
-    // Given back, both catch up by themselves.
+    // No epoch is issued that could not be reserved, and it is said why.
+    let unreserved = lab.until_in(&names[4], "a", "Forbidden", |s| has(s, on::EPOCH_ACTIVE, "False", "Forbidden")).await;
+    let message = crate::support::lab::condition(&unreserved, on::EPOCH_ACTIVE).message;
+    assert!(message.contains("configmaps") && message.contains(&names[4]), "{message}");
+    assert_eq!(unreserved.status.as_ref().unwrap().epoch, None);
+
+    // A boundary that nobody may see could refer to the lock: the grant waits.
+    let unseen = lab.until_in(&names[5], "a", "Forbidden", |s| has(s, on::EPOCH_ACTIVE, "False", "Forbidden")).await;
+    let message = crate::support::lab::condition(&unseen, on::EPOCH_ACTIVE).message;
+    assert!(message.contains("writeboundaries.fencedlock.dev") && message.contains(&names[5]), "{message}");
+    assert_eq!(unseen.status.unwrap().grant.unwrap().state, GrantState::Pending);
+
+    // Given back, they catch up by themselves.
+    set_rules(&lab, &names[5], &boundaries);
+    let is_active = |s: &fencedlock::api::FencedLockStatus| s.grant.as_ref().is_some_and(|g| g.state == GrantState::Active);
+    lab.until_in(&names[5], "a", "an active grant", is_active).await;
+    set_rules(&lab, &names[4], &reservations);
+    lab.until_in(&names[4], "a", "an epoch", |s| s.grant.is_some()).await;
     set_rules(&lab, &names[1], &leases);
     lab.until_in(&names[1], "a", "an epoch", |s| s.grant.is_some()).await;
     set_rules(&lab, &names[2], &pods);

@@ -57,7 +57,7 @@ async fn the_examples_have_the_verdicts_that_the_audit_predicts() {
 async fn an_acceptance_expires_by_itself() {
     let lab = Lab::new().await;
     let _operator = lab.operator().await;
-    let expires = Timestamp::from_second(Timestamp::now().as_second() + 3).unwrap();
+    let expires = Timestamp::from_second(Timestamp::now().as_second() + 10).unwrap();
     lab.declare_boundary(
         "mail",
         json!({"lockRef": {"name": "a"}, "type": "External", "external": {"receiver": "smtp.example"},

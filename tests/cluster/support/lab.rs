@@ -13,7 +13,7 @@ use fencedlock::{
 };
 use k8s_openapi::{api::authentication::v1::TokenRequest, api::core::v1::ServiceAccount, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
-    Api, Client, Config, ResourceExt,
+    Api, Client, Config,
     api::PostParams,
     config::{AuthInfo, KubeConfigOptions, Kubeconfig},
     runtime::wait::{Condition as WaitCondition, await_condition},
@@ -41,14 +41,14 @@ pub struct Lab {
 pub struct Running {
     pub stats: Arc<Stats>,
     stop: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<(), operator::Stopped>>,
 }
 
 impl Running {
     /// Stops gracefully and waits for it.
     pub async fn stop(mut self) {
         self.stop.cancel();
-        tokio::time::timeout(LIMIT, &mut self.task).await.expect("the operator stops").unwrap();
+        tokio::time::timeout(LIMIT, &mut self.task).await.expect("the operator stops").unwrap().unwrap();
     }
 
     /// Ends it between any two steps, as a crash does.
@@ -226,9 +226,13 @@ pub fn has(status: &FencedLockStatus, type_: &str, is: &str, reason: &str) -> bo
 
 /// The condition of a lock; panics when it has none of this type.
 pub fn condition(lock: &FencedLock, type_: &str) -> Condition {
-    let status = lock.status.clone().unwrap_or_default();
+    condition_of(&lock.status.clone().unwrap_or_default(), type_)
+}
+
+/// The same of a status.
+pub fn condition_of(status: &FencedLockStatus, type_: &str) -> Condition {
     let found = status.conditions.iter().find(|c| c.type_ == type_).cloned();
-    found.unwrap_or_else(|| panic!("{} has no condition {type_}: {status:#?}", lock.name_any()))
+    found.unwrap_or_else(|| panic!("there is no condition {type_}: {status:#?}"))
 }
 
 pub fn epoch(lock: &FencedLock) -> Option<u64> {
