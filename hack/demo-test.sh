@@ -8,10 +8,11 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 fail() { echo "demo-test: $1" >&2; cat "$tmp"/out* >&2; exit 1; }
 
-# Processes that name the demo's folder. Dead ones that nobody has reaped yet (state Z) do not count.
+# Processes that name the demo's folder, or are in the given process group. Dead ones that nobody has reaped yet (state Z) do not
+# count.
 left() {
   local pid state
-  for pid in $(pgrep -f "$tmp/fencedlock-demo" || true); do
+  for pid in $(pgrep -f "$tmp/fencedlock-demo" || true) $([ $# -eq 0 ] || pgrep -g "$1" || true); do
     state=$(ps -o stat= -p "$pid" || true)
     case $state in '' | Z*) ;; *) ps -o pid,args -p "$pid" ;; esac
   done
@@ -26,14 +27,33 @@ for row in 'cache-rebuild +EfficiencyOnly +NotRequired' 'card-charges +Correctne
 done
 [ -z "$(left)" ] || fail "the demo left behind: $(left)"
 
-# Interrupted in the middle, as Ctrl-C does: the signal goes to the whole process group.
-mkfifo "$tmp/lines"
-TMPDIR=$tmp setsid hack/demo.sh > "$tmp/lines" 2>&1 &
-demo=$!
-while read -r line; do
-  echo "$line" >> "$tmp/out2"
-  case $line in *"takes the Lease"*) kill -INT -- "-$demo" ;; esac
-done < "$tmp/lines"
-wait "$demo" && fail "an interrupted demo says that it went well"
-[ -z "$(left)" ] || fail "an interrupted demo left behind: $(left)"
-echo "demo-test: 2 passed, 0 failed"
+# Runs the demo until it prints a line, then does something, then interrupts it as Ctrl-C does: the signal goes to the whole
+# process group. usage: interrupted NUMBER PATTERN COMMAND…
+interrupted() {
+  local number=$1 pattern=$2 demo line
+  shift 2
+  mkfifo "$tmp/lines$number"
+  # With job control the demo has a process group of its own and does not ignore SIGINT, as in a terminal.
+  set -m
+  TMPDIR=$tmp hack/demo.sh > "$tmp/lines$number" 2>&1 &
+  demo=$!
+  set +m
+  while read -r line; do
+    echo "$line" >> "$tmp/out$number"
+    if [[ $line == *$pattern* ]]; then
+      "$@" "$line" || fail "$* failed"
+      kill -INT -- "-$demo"
+    fi
+  done < "$tmp/lines$number"
+  wait "$demo" && fail "an interrupted demo says that it went well"
+  [ -z "$(left "$demo")" ] || fail "an interrupted demo left behind: $(left "$demo")"
+}
+
+# The line that KEEP=1 ends with names a kubeconfig that works.
+kept() {
+  env "${1#*export }" .cache/tools/bin/kubectl get fencedlocks | grep -q report-writer
+}
+
+interrupted 2 'takes the Lease' true
+KEEP=1 interrupted 3 'export KUBECONFIG=' kept
+echo "demo-test: 3 passed, 0 failed"

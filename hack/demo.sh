@@ -127,6 +127,8 @@ if [ -n "${KEEP:-}" ]; then
   step "Left up until you press Ctrl-C. In another terminal:"
   note "export KUBECONFIG=$work/admin"
   note "kubectl is in $FENCEDLOCK_TOOLS; the operator's log is $work/operator.log"
-  while :; do sleep 3600 & wait "$!"; done
+  wait "$launcher" || true
+  echo "demo: the control plane ended" >&2
+  exit 1
 fi
 step "Done: everything that was started is stopped."
