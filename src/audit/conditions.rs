@@ -285,6 +285,13 @@ fn unreserved(error: &ReservationError) -> (Truth, &'static str, String) {
                 shorten(why, MAX_WHY)
             ),
         ),
+        ReservationError::Unavailable(why) => (
+            reason::RESERVATION_UNREADABLE,
+            format!(
+                "no epoch is minted, because it cannot be reserved in ConfigMap fencedlock-epochs: {}; it is tried again",
+                shorten(why, MAX_WHY)
+            ),
+        ),
     };
     (Truth::False, reason, message)
 }
@@ -298,19 +305,15 @@ fn epoch_monotonic(facts: &LockFacts<'_>) -> Finding {
     }
 }
 
-/// Reasons whose messages repeat what one process saw, so that another replica words them differently.
-const SEEN_BY_ONE_PROCESS: &[&str] =
-    &[reason::ACTIVATION_FAILED, reason::FENCE_UNREADABLE, reason::RESERVATION_UNREADABLE, reason::LEASE_UNREADABLE, reason::FORBIDDEN];
-
-/// Keeps what stands recorded in `EpochActive` about a failure of the same grant, where two replicas would overwrite each other
-/// for ever: when another one's words are `contested`, and when this process does not know yet how the attempt `ends`.
-pub fn keep_words(before: &[Condition], after: &mut [Condition], contested: bool, under_way: bool) {
+/// Keeps what stands recorded in `EpochActive` about a failure of the same grant, while this process does not know yet how its own
+/// attempt ends: that it is under way is no news after another replica, or this one before it was restarted, said what failed.
+pub fn keep_failure(before: &[Condition], after: &mut [Condition], under_way: bool) {
     let Some(old) = find(before, on_lock::EPOCH_ACTIVE) else { return };
     let Some(new) = after.iter_mut().find(|c| c.type_ == on_lock::EPOCH_ACTIVE) else { return };
     let is_same = old.status == new.status && old.observed_generation == new.observed_generation;
-    let pending = new.reason == reason::ACTIVATION_PENDING && old.reason == reason::ACTIVATION_FAILED;
-    let same_failure = new.reason == old.reason && SEEN_BY_ONE_PROCESS.contains(&old.reason.as_str());
-    if is_same && (pending || (same_failure && (contested || under_way))) {
+    let activating = new.reason == reason::ACTIVATION_PENDING && old.reason == reason::ACTIVATION_FAILED;
+    let reading = under_way && new.reason == reason::FENCE_UNREADABLE && old.reason == reason::FENCE_UNREADABLE;
+    if is_same && (activating || reading) {
         new.reason.clone_from(&old.reason);
         new.message.clone_from(&old.message);
     }

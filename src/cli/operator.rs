@@ -1,11 +1,16 @@
 //! `fencedlock operator`: what the chart runs.
 
-use std::{io::IsTerminal, sync::Arc, time::Duration};
+use std::{
+    io::{IsTerminal, Write},
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::Failure;
+use super::{FOUND, Failure};
 use crate::{
     boundary::BuiltIn,
     operator::{self, Scope, Settings},
@@ -22,6 +27,12 @@ pub(super) struct Args {
     /// How many seconds a write boundary may take to answer
     #[arg(long, env = "FENCEDLOCK_BACKEND_TIMEOUT", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=300), value_name = "SECONDS")]
     backend_timeout: u64,
+    /// Where /livez, /readyz and /metrics are served, such as [::]:8080; nowhere when absent
+    #[arg(long, env = "FENCEDLOCK_LISTEN", value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Say whether the kinds are served and every right is there, and end: 0 when they are, 1 when something is missing
+    #[arg(long)]
+    check: bool,
     /// How log lines are written
     #[arg(long, env = "FENCEDLOCK_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -46,13 +57,54 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
         backend_timeout: Duration::from_secs(args.backend_timeout),
         ..Settings::default()
     };
-    super::runtime()?.block_on(serve(settings))
+    if args.check {
+        return super::runtime()?.block_on(check(settings));
+    }
+    let listener = args.listen.map(bind).transpose()?;
+    super::runtime()?.block_on(serve(settings, listener))
 }
 
-async fn serve(settings: Settings) -> Result<u8, Failure> {
-    let client = kube::Client::try_default().await.map_err(|error| {
+async fn check(settings: Settings) -> Result<u8, Failure> {
+    let client = connect(&settings).await?;
+    let missing = operator::check(&client, &settings.scope).await.map_err(|error| Failure::Other(error.to_string()))?;
+    let mut out = std::io::stdout();
+    if missing.is_empty() {
+        writeln!(out, "the kinds are served, and every right that the operator needs is there")?;
+        return Ok(0);
+    }
+    for what in missing {
+        writeln!(out, "{what}")?;
+    }
+    Ok(FOUND)
+}
+
+/// Binds, also where there is no IPv6 and any address is meant.
+fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let any_v4 = SocketAddr::from(([0, 0, 0, 0], address.port()));
+    let bound = TcpListener::bind(address).or_else(|error| {
+        let no_ipv6 = address.is_ipv6() && address.ip().is_unspecified() && error.kind() != std::io::ErrorKind::AddrInUse;
+        if no_ipv6 { TcpListener::bind(any_v4) } else { Err(error) }
+    });
+    bound.map_err(|error| Failure::Other(format!("--listen {address}: {error}")))
+}
+
+/// A little longer than a watch lasts: a connection on which nothing arrives for so long is dead, and is given up (a load
+/// balancer may drop an idle one without a word).
+fn read_timeout(settings: &Settings) -> Duration {
+    settings.watch_timeout + Duration::from_secs(20)
+}
+
+async fn connect(settings: &Settings) -> Result<kube::Client, Failure> {
+    let no_cluster = |error: &dyn std::fmt::Display| {
         Failure::Other(format!("no cluster to talk to: {error}; inside a pod the ServiceAccount is used, elsewhere KUBECONFIG"))
-    })?;
+    };
+    let mut config = kube::Config::infer().await.map_err(|error| no_cluster(&error))?;
+    config.read_timeout = Some(read_timeout(settings));
+    kube::Client::try_from(config).map_err(|error| no_cluster(&error))
+}
+
+async fn serve(settings: Settings, listener: Option<TcpListener>) -> Result<u8, Failure> {
+    let client = connect(&settings).await?;
     let stop = CancellationToken::new();
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let on_signal = stop.clone();
@@ -65,7 +117,9 @@ async fn serve(settings: Settings) -> Result<u8, Failure> {
         on_signal.cancel();
     });
     tracing::info!(version = env!("CARGO_PKG_VERSION"), scope = ?settings.scope, "the operator starts");
-    operator::run(client, settings, Arc::new(BuiltIn), Arc::default(), stop).await.map_err(|error| Failure::Other(error.to_string()))?;
+    operator::run(client, settings, Arc::new(BuiltIn), Arc::default(), listener, stop)
+        .await
+        .map_err(|error| Failure::Other(error.to_string()))?;
     Ok(0)
 }
 

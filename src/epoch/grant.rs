@@ -60,8 +60,7 @@ impl Grant {
     /// (case B03): granted at `tr=1`, reconciled again at `tr=9`, and then `tr=2` with another `acquireTime`.
     #[must_use]
     pub fn baseline(&self, reconciled: &LeaseView) -> LeaseView {
-        let is_of_this_term = self.term.lease_uid == reconciled.uid && reconciled.holder.as_ref() == Ok(&Some(self.holder.clone()));
-        if !is_of_this_term {
+        if !self.is_of(reconciled) {
             return reconciled.clone();
         }
         let rule_4_is_off = self.same_holder_steps >= MAX_SAME_HOLDER_STEPS;
@@ -71,6 +70,11 @@ impl Grant {
             acquire_time: self.term.acquire_time,
             ..reconciled.clone()
         }
+    }
+
+    /// Whether the Lease is the one of this grant, by its uid, and names its holder.
+    pub fn is_of(&self, lease: &LeaseView) -> bool {
+        self.term.lease_uid == lease.uid && lease.holder.as_ref() == Ok(&Some(self.holder.clone()))
     }
 
     fn record(&self) -> Record<'_> {

@@ -37,6 +37,9 @@ pub enum ReservationError {
     /// The API server refuses to read or write it, because it is full or immutable for instance.
     #[error("{0}")]
     Refused(String),
+    /// It cannot be read or written just now.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 impl Reservation {

@@ -1,8 +1,8 @@
 //! One write boundary, one pass: judge it and report. Activation belongs to its lock's reconcile; this only shows the result.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
@@ -16,6 +16,7 @@ use super::{
     gather::evidence,
     guarded::Malformed,
     jobs::Progress,
+    metrics::Kind,
     reconcile::wait_until,
     status,
     unit::{Guarded, Unit, key_of, ticket},
@@ -31,16 +32,19 @@ use crate::{
 
 /// Reconciles one boundary, in bounded time.
 pub(super) async fn reconcile(object: Arc<Guarded<WriteBoundary>>, unit: Arc<Unit>) -> Result<Action, Error> {
-    unit.stats.boundary_reconciles.fetch_add(1, Ordering::Relaxed);
     let limit = unit.settings.reconcile_timeout;
     let key = key_of(&*object);
+    unit.metrics.pass_began(Kind::Boundary, &key);
     let pass = async {
         match &object.0 {
             Ok(boundary) => one_boundary(&unit, &key, boundary).await,
             Err(invalid) => malformed(&unit, &key, invalid).await,
         }
     };
-    contained(format!("reconciling {}/{}", key.0, key.1), limit, pass).await
+    let began = Instant::now();
+    let outcome = contained(format!("reconciling {}/{}", key.0, key.1), limit, pass).await;
+    unit.metrics.pass_ended(Kind::Boundary, began.elapsed());
+    outcome
 }
 
 async fn one_boundary(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Result<Action, Error> {
@@ -96,10 +100,14 @@ fn activated_fence(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLo
         return None;
     }
     let progress = unit.activations.peek(&key_of(boundary), &ticket(grant, boundary))?;
+    // Under another declaration it may be there since before.
+    let known = boundary.status.as_ref().and_then(|s| s.fence.as_ref());
+    let known = known.filter(|fence| fence.epoch == grant.epoch && fence.holder == grant.holder.as_str());
+    let since = known.and_then(|fence| fence.activated_at.clone()).unwrap_or_else(|| Time(truncate(now)));
     matches!(progress, Progress::Done(Activation::Activated | Activation::Unchanged)).then(|| Fence {
         epoch: grant.epoch,
         holder: grant.holder.as_str().to_owned(),
-        activated_at: Some(Time(truncate(now))),
+        activated_at: Some(since),
         generation: boundary.metadata.generation,
     })
 }
@@ -127,8 +135,9 @@ async fn malformed(unit: &Unit, key: &Key, invalid: &Malformed) -> Result<Action
 }
 
 /// What to do after a pass failed.
-pub(super) fn after_error(object: &Guarded<WriteBoundary>, error: &Error) -> Action {
+pub(super) fn after_error(object: &Guarded<WriteBoundary>, error: &Error, unit: &Unit) -> Action {
     let (namespace, name) = key_of(object);
+    unit.metrics.pass_failed(Kind::Boundary, error.category());
     if !matches!(error, Error::Conflict(_)) {
         tracing::warn!(object = %format_args!("{namespace}/{name}"), category = error.category(), %error, "a write boundary could not be reconciled");
     }

@@ -109,8 +109,12 @@ pub struct Observed {
     pub unreadable_fences: BTreeMap<String, UnreadFence>,
     /// What became of activating the grant that the lock's status records, by the boundary's name.
     pub activations: BTreeMap<String, Activation>,
-    /// Whether another replica has just overwritten this one's words about a failure.
-    pub contested: bool,
+    /// Whether lock, Lease and reservation come straight from the API server.
+    pub fresh: bool,
+    /// Whether the boundaries do.
+    pub boundaries_fresh: bool,
+    /// Whether the fences were read.
+    pub fences_read: bool,
     /// The time that this is about.
     pub now: Timestamp,
 }
@@ -130,8 +134,20 @@ pub struct Decision {
     pub announcements: Vec<Announcement>,
     /// When the answer changes by itself.
     pub until: Option<Timestamp>,
-    /// Whether this may only be carried out when it rests on uncached reads.
-    pub needs_fresh: bool,
+    /// What has to be read before this may be carried out.
+    pub needs: Option<Needs>,
+}
+
+/// What a decision must rest on before it is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Uncached reads of the lock, its Lease and its reservation: epoch or grant would change (protocol section 1).
+    FreshReads,
+    /// The fences: an epoch would be minted, or an activation met a fence that is ahead.
+    Fences,
+    /// An uncached listing of the boundaries: a grant would become active, and a cache may not know one that must be activated
+    /// before (invariant 3).
+    FreshBoundaries,
 }
 
 /// Decides what to do about one lock.
@@ -202,7 +218,7 @@ pub fn decide(observed: &Observed) -> Decision {
     let (mut conditions, stalls_at) = conditions::lock(&facts, &before.conditions, observed.now);
     if before.grant.as_ref().map(|g| g.epoch) == epochs.grant.as_ref().map(|g| g.epoch) {
         let under_way = unreadable.as_ref().is_some_and(|(_, unread)| *unread == UnreadFence::UnderWay);
-        conditions::keep_words(&before.conditions, &mut conditions, observed.contested, under_way);
+        conditions::keep_failure(&before.conditions, &mut conditions, under_way);
     }
 
     let status = FencedLockStatus {
@@ -227,10 +243,26 @@ pub fn decide(observed: &Observed) -> Decision {
         announcements: announce(&before, &status, &owner, epochs.began),
         activate: activations.into_iter().filter(|(_, a)| *a != Activation::Done).map(|(name, _)| name).collect(),
         until: [judgement.until, stalls_at].into_iter().flatten().min(),
-        needs_fresh: changes || !retired.is_empty(),
+        needs: needs(observed, &before, &epochs, changes || !retired.is_empty()),
         reserve,
         grant: epochs,
         status,
+    }
+}
+
+fn needs(observed: &Observed, before: &FencedLockStatus, epochs: &grant::Decision, changes: bool) -> Option<Needs> {
+    let is_superseded = observed.activations.values().any(|a| matches!(a, Activation::Superseded(_)));
+    let active = |grant: Option<&Grant>| grant.filter(|g| g.state == GrantState::Active).map(|g| g.epoch);
+    let activates = active(epochs.grant.as_ref()).is_some() && active(epochs.grant.as_ref()) != active(before.grant.as_ref());
+    let is_critical = observed.lock.spec.class == LockClass::CorrectnessCritical;
+    if changes && !observed.fresh {
+        Some(Needs::FreshReads)
+    } else if (epochs.began.is_some() || is_superseded) && !observed.fences_read {
+        Some(Needs::Fences)
+    } else if activates && is_critical && !observed.boundaries_fresh {
+        Some(Needs::FreshBoundaries)
+    } else {
+        None
     }
 }
 
@@ -476,7 +508,9 @@ mod tests {
             fences: vec![],
             unreadable_fences: BTreeMap::new(),
             activations: BTreeMap::new(),
-            contested: false,
+            fresh: false,
+            boundaries_fresh: false,
+            fences_read: false,
             now: at(0),
         }
     }
@@ -527,7 +561,7 @@ mod tests {
             let again = decide(&later);
             assert_eq!(again.status, settled.status, "G01: {class} {mode} {activation:?}");
             assert_eq!(again.announcements, []);
-            assert!(!again.needs_fresh, "nothing has to be read again");
+            assert_eq!(again.needs, None, "nothing has to be read again");
         }
     }
 
@@ -639,24 +673,39 @@ mod tests {
         assert_eq!(state(&changed), Some((1, GrantState::Active)));
     }
 
-    /// Two replicas that see one failure differently do not overwrite each other without end.
+    /// What a decision rests on is read step by step, and each step once.
     #[test]
-    fn another_replicas_words_about_a_failure_are_kept_while_they_are_contested() {
+    fn an_epoch_is_minted_and_made_active_on_fresh_reads_only() {
+        let mut observed = observed("CorrectnessCritical", guard("Observe"));
+        let mut steps = Vec::new();
+        while let Some(needs) = decide(&observed).needs {
+            steps.push(needs);
+            match needs {
+                Needs::FreshReads => observed.fresh = true,
+                Needs::Fences => observed.fences_read = true,
+                Needs::FreshBoundaries => observed.boundaries_fresh = true,
+            }
+        }
+        assert_eq!(steps, [Needs::FreshReads, Needs::Fences, Needs::FreshBoundaries]);
+        // The cache did not know that the boundary enforces by now.
+        observed.boundaries = vec![guard("Enforce")];
+        assert_eq!(state(&decide(&observed)), Some((1, GrantState::Pending)));
+    }
+
+    /// That a retry is under way is no news after a failure was said.
+    #[test]
+    fn a_failure_stays_said_while_the_next_attempt_is_under_way() {
         let observed = observed("CorrectnessCritical", guard("Enforce"));
         let mut observed = recorded(observed.clone(), &decide(&observed));
         observed.activations.insert("db".into(), Activation::Failed("connection refused".into()));
         let theirs = decide(&observed);
         let mut observed = recorded(observed, &theirs);
-        observed.activations.insert("db".into(), Activation::Failed("permission denied".into()));
         let words = |observed: &Observed| find(&decide(observed).status.conditions, on::EPOCH_ACTIVE).unwrap().message.clone();
-        assert!(words(&observed).contains("permission denied"), "what this process sees now");
-        observed.contested = true;
-        assert!(words(&observed).contains("connection refused"));
-        observed.contested = false;
         observed.activations.clear();
-        assert!(words(&observed).contains("connection refused"), "that it was not tried yet is no news");
+        assert!(words(&observed).contains("connection refused"));
+        observed.activations.insert("db".into(), Activation::Failed("permission denied".into()));
+        assert!(words(&observed).contains("permission denied"), "what this process sees now");
         observed.lease = lease("y", 1);
-        observed.contested = true;
         assert!(words(&observed).contains("epoch 2"), "another grant is another matter");
     }
 
@@ -690,7 +739,7 @@ mod tests {
         assert_eq!(observed.lock.status.as_ref().unwrap().boundaries[0].fence, Some(Epoch::FIRST));
         observed.boundaries[0].state = CountedState::Missing;
         let gone = decide(&observed);
-        assert!(gone.needs_fresh, "the reservation has to be read");
+        assert_eq!(gone.needs, Some(Needs::FreshReads), "the reservation has to be read");
         assert_eq!(gone.status.boundaries[0].fence, None);
         assert_eq!(gone.reserve, None, "the status keeps an epoch that is no higher than its own");
     }

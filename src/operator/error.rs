@@ -79,7 +79,7 @@ pub(super) struct Step<'a> {
     /// The verb, as RBAC spells it.
     pub(super) verb: &'static str,
     /// The resource and its group, as RBAC spells them.
-    pub(super) resource: &'static str,
+    pub(super) resource: &'a str,
     /// The namespace; empty for all.
     pub(super) namespace: &'a str,
     /// The object; empty for none.
@@ -104,7 +104,8 @@ impl Step<'_> {
             kube::Error::Api(status) if status.code == 409 => {
                 Error::Conflict(format!("{} {}/{}", self.resource, self.namespace, self.name))
             }
-            kube::Error::Api(status) if status.code == 403 => Error::Forbidden(self.right()),
+            // Quotas and namespaces that are going away answer 403 too, and no right would help there.
+            kube::Error::Api(status) if status.code == 403 && status.message.contains(" cannot ") => Error::Forbidden(self.right()),
             kube::Error::Api(status) if (400..429).contains(&status.code) => {
                 Error::Refused { what: self.what(), why: status.message.clone() }
             }

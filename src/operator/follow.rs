@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 /// Namespace and name.
@@ -17,6 +18,10 @@ pub(super) trait Followable: Clone {
     fn is_late(&self, known: &Self) -> bool;
     /// Whether a reconcile that used `used` could come to another answer now.
     fn matters_after(&self, used: &Self) -> bool;
+    /// How long the state lasts unless it is renewed; `None` for ever. Only counted, never acted upon.
+    fn lasts(&self) -> Option<Duration> {
+        None
+    }
 }
 
 #[derive(Debug)]
@@ -29,6 +34,10 @@ struct Entry<T> {
     listed: bool,
     /// How many events there were, so that a read knows whether one overtook it.
     events: u64,
+    /// When this process saw the newest state.
+    since: Instant,
+    /// It was counted that the newest state ran out.
+    lapsed: bool,
 }
 
 impl<T: Followable> Entry<T> {
@@ -39,6 +48,25 @@ impl<T: Followable> Entry<T> {
             (Some(Seen::Missing), Some(Seen::Missing)) => false,
             _ => true,
         }
+    }
+
+    /// Whether the newest state has run out and that was not counted yet. Counts it.
+    fn lapses(&mut self, now: Instant) -> bool {
+        let lasts = match &self.latest {
+            Some(Seen::There(state)) => state.lasts(),
+            _ => None,
+        };
+        let lapses = !self.lapsed && lasts.is_some_and(|lasts| now.duration_since(self.since) > lasts);
+        self.lapsed |= lapses;
+        lapses
+    }
+
+    /// There is another state. Says whether the one before had run out.
+    fn replace(&mut self, latest: Option<Seen<T>>) -> bool {
+        let now = Instant::now();
+        let lapsed = self.lapses(now);
+        (self.latest, self.since, self.lapsed) = (latest, now, false);
+        lapsed
     }
 
     fn uses(&mut self, lock: &Key, seen: &Seen<T>, baseline: impl FnOnce(&T) -> T) {
@@ -74,11 +102,13 @@ pub(super) struct Followed<T>(Mutex<Inner<T>>);
 struct Inner<T> {
     entries: HashMap<Key, Entry<T>>,
     of: HashMap<Key, Key>,
+    /// States that ran out, since somebody asked last.
+    lapses: u64,
 }
 
 impl<T> Default for Followed<T> {
     fn default() -> Self {
-        Self(Mutex::new(Inner { entries: HashMap::new(), of: HashMap::new() }))
+        Self(Mutex::new(Inner { entries: HashMap::new(), of: HashMap::new(), lapses: 0 }))
     }
 }
 
@@ -103,7 +133,8 @@ impl<T: Followable> Followed<T> {
             }
             if let Some(object) = object {
                 inner.of.insert(lock.clone(), object.clone());
-                let new = || Entry { followers: BTreeMap::new(), latest: None, listed: true, events: 0 };
+                let new =
+                    || Entry { followers: BTreeMap::new(), latest: None, listed: true, events: 0, since: Instant::now(), lapsed: false };
                 inner.entries.entry(object.clone()).or_insert_with(new).followers.insert(lock.clone(), None);
             }
         });
@@ -136,7 +167,7 @@ impl<T: Followable> Followed<T> {
                 _ => entry.events != begun,
             };
             if !newer_event {
-                entry.latest = Some(seen.clone());
+                inner.lapses += u64::from(entry.replace(Some(seen.clone())));
             }
             entry.uses(lock, seen, baseline);
             if newer_event { entry.wake() } else { Vec::new() }
@@ -153,8 +184,18 @@ impl<T: Followable> Followed<T> {
             if late && !by_listing {
                 return Vec::new();
             }
-            entry.latest = Some(Seen::There(state));
-            entry.wake()
+            let lapsed = entry.replace(Some(Seen::There(state)));
+            let wake = entry.wake();
+            inner.lapses += u64::from(lapsed);
+            wake
+        })
+    }
+
+    /// How many states ran out without being renewed, as this process saw them, since it was asked last.
+    pub(super) fn lapsed(&self, now: Instant) -> u64 {
+        self.locked(|inner| {
+            let running_out = inner.entries.values_mut().map(|entry| u64::from(entry.lapses(now))).sum::<u64>();
+            std::mem::take(&mut inner.lapses) + running_out
         })
     }
 
@@ -210,6 +251,9 @@ mod tests {
         owner: &'static str,
     }
 
+    /// Long enough to be over only when a test says so.
+    const LASTS: Duration = Duration::from_hours(1);
+
     impl Followable for Thing {
         fn is_late(&self, known: &Self) -> bool {
             self.version < known.version
@@ -217,6 +261,10 @@ mod tests {
 
         fn matters_after(&self, used: &Self) -> bool {
             self.owner != used.owner
+        }
+
+        fn lasts(&self) -> Option<Duration> {
+            (self.owner != "nobody").then_some(LASTS)
         }
     }
 
@@ -322,6 +370,20 @@ mod tests {
         followed.listing_begins();
         assert_eq!(followed.delivered(&key("lease"), thing(6, "a"), true), [key("lock")]);
         assert_eq!(followed.listing_ended(), []);
+    }
+
+    #[test]
+    fn a_state_that_runs_out_is_counted_once() {
+        let followed = followed();
+        let later = || Instant::now() + LASTS + LASTS;
+        assert_eq!(followed.lapsed(later()), 0, "nothing was seen yet");
+        followed.delivered(&key("lease"), thing(1, "a"), false);
+        assert_eq!(followed.lapsed(Instant::now()), 0);
+        assert_eq!((followed.lapsed(later()), followed.lapsed(later())), (1, 0));
+        followed.delivered(&key("lease"), thing(2, "a"), false);
+        assert_eq!(followed.lapsed(later()), 1, "renewed, and ran out again");
+        followed.delivered(&key("lease"), thing(3, "nobody"), false);
+        assert_eq!(followed.lapsed(later()), 0);
     }
 
     /// Two locks on one Lease: what one of them reconciled says nothing about the other.

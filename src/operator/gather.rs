@@ -11,7 +11,7 @@ use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Pod},
     jiff::Timestamp,
 };
-use kube::{Api, ResourceExt};
+use kube::{Api, ResourceExt, api::ListParams};
 
 use super::{
     decide::{Counted, CountedState, Decision, Observed, UnreadFence, holder},
@@ -19,13 +19,10 @@ use super::{
     follow::{Key, Seen},
     jobs::Progress,
     reservation,
-    unit::{FenceRead, PodSeen, Unit, declared, key_of, seen, settled, ticket},
+    unit::{FenceRead, Guarded, PodSeen, Unit, Unseen, declared, key_of, seen, settled, ticket},
 };
 use crate::{
-    api::{
-        FencedLock, Identity, WriteBoundary,
-        conditions::{find, lock as on_lock},
-    },
+    api::{FencedLock, Identity, WriteBoundary},
     audit::{
         boundary::Evidence,
         conditions::Activation,
@@ -69,15 +66,16 @@ pub(super) async fn gather(unit: &Unit, lock: Arc<FencedLock>, freshness: Freshn
     let (lease, reservation) = futures::join!(read_lease(unit, &key, &lock, freshness), reservation);
     let (lease, reservation) = (lease?, reservation?);
     let pod = read_pod(unit, &key, &lock, &lease).await?;
-    let (boundaries, boundaries_unread) = boundaries(unit, &key, &lock).await;
+    let (boundaries, boundaries_unread) = cached_boundaries(unit, &key, &lock).await;
     let activations = before.grant.as_ref().map_or_else(BTreeMap::new, |grant| activated(unit, &boundaries, grant));
-    let words = find(&before.conditions, on_lock::EPOCH_ACTIVE).map(|c| c.message.as_str()).unwrap_or_default();
     Ok(Observed {
         field_errors: field_errors("FencedLock", &lock.spec),
         older: older(unit, &key, &lock),
         remembered: unit.remember(&lock),
         now: Timestamp::now(),
-        contested: unit.wordings.is_contested(&key, words, Instant::now()),
+        fresh: freshness == Freshness::Uncached,
+        boundaries_fresh: false,
+        fences_read: false,
         fences: Vec::new(),
         unreadable_fences: BTreeMap::new(),
         lease,
@@ -108,8 +106,10 @@ async fn read_lease(unit: &Unit, key: &Key, lock: &FencedLock, freshness: Freshn
     let object: Key = (key.0.clone(), lease.name.clone());
     // Followed before it is read, so that no change in between is lost.
     unit.leases.follow(key, Some(&object));
-    if let Err(why) = settled(&unit.watches.leases).await {
-        return Ok(LeaseRead::Forbidden(why));
+    match settled(&unit.watches.leases).await {
+        Ok(()) => {}
+        Err(Unseen::Refused(right)) => return Ok(LeaseRead::Forbidden(right)),
+        Err(Unseen::Failing(why)) => return Ok(LeaseRead::Unreadable(why)),
     }
     let grant = lock.status.as_ref().and_then(|s| s.grant.as_ref());
     let baseline = |lease: &LeaseView| grant.map_or_else(|| lease.clone(), |grant| grant.baseline(lease));
@@ -164,8 +164,12 @@ async fn read_pod(unit: &Unit, key: &Key, lock: &FencedLock, lease: &LeaseRead) 
     let object: Key = (namespace, name.to_owned());
     let watched = unit.covers(&object.0);
     unit.pods.follow(key, watched.then_some(&object));
-    if watched && let Err(why) = settled(&unit.watches.pods).await {
-        return Ok(PodRead::Forbidden(why));
+    if watched {
+        match settled(&unit.watches.pods).await {
+            Ok(()) => {}
+            Err(Unseen::Refused(right)) => return Ok(PodRead::Forbidden(right)),
+            Err(Unseen::Failing(why)) => return Ok(PodRead::Unreadable(why)),
+        }
     }
     match unit.pods.cached(key, &object, Clone::clone) {
         Some(Seen::Missing) if watched => return Ok(PodRead::Missing),
@@ -206,28 +210,58 @@ fn older(unit: &Unit, key: &Key, lock: &FencedLock) -> Option<String> {
     others.min().filter(|oldest| *oldest < age(lock)).map(|(_, name)| name)
 }
 
-/// The boundaries that count: those that the lock lists, then those that refer to it and are not listed. And why they are not
-/// known, when they are not.
-async fn boundaries(unit: &Unit, key: &Key, lock: &FencedLock) -> (Vec<Counted>, Option<String>) {
-    let listed = &lock.spec.write_boundaries;
-    let refused = settled(&unit.watches.boundaries).await.err().map(|right| format!("the operator may not {right}: grant it that right"));
-    let unlisted = unit.boundaries_by_lock.members(key).into_iter().map(|(_, name)| name).filter(|name| !listed.contains(name));
-    let names = listed.iter().cloned().map(|name| (name, true)).chain(unlisted.map(|name| (name, false)));
-    let counted = names.map(|(name, is_listed)| {
-        let state = refused.as_ref().map_or_else(|| look_up(unit, key, &name), |why| CountedState::Unreadable(why.clone()));
-        Counted { name, listed: is_listed, state }
-    });
-    (counted.collect(), refused)
+/// The boundaries that count, as the watch delivered them, and why they are not known, when they are not.
+async fn cached_boundaries(unit: &Unit, key: &Key, lock: &FencedLock) -> (Vec<Counted>, Option<String>) {
+    let unread = settled(&unit.watches.boundaries).await.err().map(|unread| unread.sentence());
+    let unlisted = unit.boundaries_by_lock.members(key).into_iter().map(|(_, name)| name);
+    let found = |name: &str| unit.boundary(&(key.0.clone(), name.to_owned()));
+    let look_up = |name: &str| found(name).map_or(CountedState::Missing, |boundary| state(unit, &key.1, &boundary));
+    let state = |name: &str| unread.as_ref().map_or_else(|| look_up(name), |why| CountedState::Unreadable(why.clone()));
+    (counted(lock, unlisted, state), unread)
 }
 
-fn look_up(unit: &Unit, lock: &Key, name: &str) -> CountedState {
-    let Some(found) = unit.boundary(&(lock.0.clone(), name.to_owned())) else { return CountedState::Missing };
-    match &found.0 {
-        Err(malformed) => match &malformed.lock_ref {
-            Some(other) if *other != lock.1 => CountedState::OtherLock(other.clone()),
-            _ => CountedState::Malformed(malformed.error.clone()),
+/// The boundaries that count: those that the lock lists, then those that refer to it and are not listed.
+fn counted(lock: &FencedLock, referring: impl Iterator<Item = String>, state: impl Fn(&str) -> CountedState) -> Vec<Counted> {
+    let listed = &lock.spec.write_boundaries;
+    let unlisted = referring.filter(|name| !listed.contains(name));
+    let names = listed.iter().cloned().map(|name| (name, true)).chain(unlisted.map(|name| (name, false)));
+    names.map(|(name, listed)| Counted { state: state(&name), name, listed }).collect()
+}
+
+/// Reads the boundaries once more, straight from the API server.
+pub(super) async fn read_boundaries(unit: &Unit, observed: &mut Observed) -> Result<(), Error> {
+    let (namespace, name) = key_of(&*observed.lock);
+    let step = Step { verb: "list", resource: "writeboundaries.fencedlock.dev", namespace: &namespace, name: "" };
+    let api = Api::<Guarded<WriteBoundary>>::namespaced(unit.client.clone(), &namespace);
+    observed.boundaries_fresh = true;
+    match api.list(&ListParams::default()).await {
+        Ok(list) => {
+            let found: BTreeMap<_, _> = list.items.iter().map(|boundary| (boundary.name_any(), boundary)).collect();
+            let refers = |boundary: &Guarded<WriteBoundary>| boundary.lock() == Some(name.as_str());
+            let referring = found.iter().filter(|(_, boundary)| refers(boundary)).map(|(name, _)| name.clone());
+            let look_up = |boundary: &str| found.get(boundary).map_or(CountedState::Missing, |boundary| state(unit, &name, boundary));
+            (observed.boundaries, observed.boundaries_unread) = (counted(&observed.lock, referring, look_up), None);
+            let grant = observed.lock.status.as_ref().and_then(|s| s.grant.as_ref());
+            observed.activations = grant.map_or_else(BTreeMap::new, |grant| activated(unit, &observed.boundaries, grant));
+            Ok(())
+        }
+        Err(error) => match step.failed(&error) {
+            Error::Forbidden(right) => {
+                observed.boundaries_unread = Some(Unseen::Refused(right).sentence());
+                Ok(())
+            }
+            other => Err(other),
         },
-        Ok(boundary) if boundary.spec.lock_ref.name != lock.1 => CountedState::OtherLock(boundary.spec.lock_ref.name.clone()),
+    }
+}
+
+/// What is there under a boundary's name, as the lock sees it.
+fn state(unit: &Unit, lock: &str, found: &Guarded<WriteBoundary>) -> CountedState {
+    if let Some(other) = found.lock().filter(|other| *other != lock) {
+        return CountedState::OtherLock(other.to_owned());
+    }
+    match &found.0 {
+        Err(malformed) => CountedState::Malformed(malformed.error.clone()),
         Ok(boundary) => {
             let has_backend = unit.backends.backend(boundary).is_some();
             CountedState::Present {
@@ -271,42 +305,59 @@ fn trusted(name: &str, fence: &boundary::Fence) -> TrustedFence {
     TrustedFence { boundary: name.to_owned(), epoch: fence.epoch.get(), holder }
 }
 
-/// How long what was read of a fence may wait for the fences of other boundaries.
-const FRESH_FOR: Duration = Duration::from_secs(10);
-
-/// How long a pass waits for fences to be read. When that is not enough the lock says so, and is woken when a read ends.
+/// How long a pass waits for fences to be read. When that is not enough it ends, and the lock is woken when a read does.
 const MOMENT: Duration = Duration::from_millis(300);
 
+/// How old what was read of a fence may be when an epoch is minted on it: older than the slowest boundary takes to answer, so that
+/// the first of two answers is still good when the second comes.
+fn fresh_for(unit: &Unit) -> Duration {
+    unit.settings.backend_timeout.saturating_mul(2).max(Duration::from_secs(10))
+}
+
 /// Reads the fences of all boundaries that have a backend. A read is not tied to a state of the Lease, which may change while
-/// the boundary is slow to answer.
+/// the boundary is slow to answer; what was read serves until it is too old or an epoch was minted on it.
 pub(super) async fn read_fences(unit: &Arc<Unit>, observed: &mut Observed) {
     let lock = key_of(&*observed.lock);
     let present = observed.boundaries.iter().filter_map(|counted| match &counted.state {
         CountedState::Present { object, .. } => Some((counted.name.clone(), Arc::clone(object), unit.backends.backend(object)?)),
         _ => None,
     });
-    let mut boundaries = Vec::new();
-    for (name, object, backend) in present {
-        let (key, declared) = (key_of(&*object), declared(&object));
-        if let Some(Progress::Done((at, _))) = unit.fence_reads.peek(&key, &declared)
-            && at.elapsed() > FRESH_FOR
-        {
-            unit.fence_reads.forget(&key);
-        }
-        unit.fence_reads.ask(&key, &declared, || observe(unit, backend), waker(unit, &lock));
-        boundaries.push((name, key, declared));
+    let boundaries: Vec<_> = present.collect();
+    let is_old = |(_, object, _): &(String, Arc<WriteBoundary>, Arc<dyn Backend>)| {
+        let read = unit.fence_reads.peek(&key_of(&**object), &declared(object));
+        matches!(read, Some(Progress::Done((at, _))) if at.elapsed() > fresh_for(unit))
+    };
+    if boundaries.iter().any(is_old) {
+        forget_fences(unit, observed);
     }
-    let keys: Vec<_> = boundaries.iter().map(|(_, key, _)| key.clone()).collect();
+    for (_, object, backend) in &boundaries {
+        let work = || observe(unit, Arc::clone(backend));
+        unit.fence_reads.ask(&key_of(&**object), &declared(object), work, waker(unit, &lock));
+    }
+    let keys: Vec<_> = boundaries.iter().map(|(_, object, _)| key_of(&**object)).collect();
     unit.fence_reads.until_ended(&keys, MOMENT).await;
-    for (name, key, declared) in boundaries {
-        match unit.fence_reads.peek(&key, &declared) {
-            Some(Progress::Done((_, seen))) => {
-                observed.fences.extend(seen.fence.filter(|_| seen.trusted).map(|fence| trusted(&name, &fence)));
+    let grant = observed.lock.status.as_ref().and_then(|s| s.grant.as_ref());
+    for (name, object, _) in boundaries {
+        let seen = match unit.fence_reads.peek(&key_of(&*object), &declared(&object)) {
+            Some(Progress::Done((_, seen))) => seen,
+            Some(Progress::Failed(why, _)) => {
+                observed.unreadable_fences.insert(name, UnreadFence::Failed(why));
+                continue;
             }
-            Some(Progress::Failed(why, _)) => drop(observed.unreadable_fences.insert(name, UnreadFence::Failed(why))),
-            Some(Progress::Running) | None => drop(observed.unreadable_fences.insert(name, UnreadFence::UnderWay)),
+            Some(Progress::Running) | None => {
+                observed.unreadable_fences.insert(name, UnreadFence::UnderWay);
+                continue;
+            }
+        };
+        let fence = seen.fence.map(|fence| trusted(&name, &fence));
+        let is_ahead = |grant: &Grant| fence.as_ref().is_some_and(|f| f.shuts_out(grant.epoch, grant.holder.as_str()));
+        if matches!(observed.activations.get(&name), Some(Activation::Superseded(_))) && !grant.is_some_and(is_ahead) {
+            // Whatever was ahead is not any more: the activation is worth another try.
+            unit.activations.forget(&key_of(&*object));
         }
+        observed.fences.extend(fence.filter(|_| seen.trusted));
     }
+    observed.fences_read = true;
 }
 
 /// When the first of the failed activations and reads may be tried again.
@@ -317,30 +368,37 @@ pub(super) fn retry_after(unit: &Unit, observed: &Observed, decision: &Decision)
         let key = key_of(&**object);
         let activation = grant.filter(|_| decision.activate.contains(&counted.name));
         let activation = activation.and_then(|grant| unit.activations.peek(&key, &ticket(grant, object))?.retry_after());
-        let is_wanted = matches!(decision.grant.standing, Standing::FenceUnreadable { .. });
+        let has_failed = matches!(observed.unreadable_fences.get(&counted.name), Some(UnreadFence::Failed(_)));
+        let is_wanted = has_failed && matches!(decision.grant.standing, Standing::FenceUnreadable { .. });
         let read = unit.fence_reads.peek(&key, &declared(object)).filter(|_| is_wanted).and_then(|p| p.retry_after());
         [activation, read].into_iter().flatten().min()
     });
-    waits.min()
+    waits.min().map(|wait| wait.max(Duration::from_millis(100)))
 }
 
 /// Forgets what was read of the fences, so that the next minting reads them again.
 pub(super) fn forget_fences(unit: &Unit, observed: &Observed) {
-    let namespace = observed.lock.namespace().unwrap_or_default();
-    observed.boundaries.iter().for_each(|b| unit.fence_reads.forget(&(namespace.clone(), b.name.clone())));
+    for counted in &observed.boundaries {
+        if let CountedState::Present { object, .. } = &counted.state {
+            unit.fence_reads.forget(&key_of(&**object));
+        }
+    }
 }
 
 fn observe(unit: &Unit, backend: Arc<dyn Backend>) -> impl Future<Output = Result<FenceRead, String>> + Send + use<> {
     let limit = unit.settings.backend_timeout;
-    async move { Ok((Instant::now(), bounded(limit, backend.observe()).await?)) }
+    async move { bounded(limit, backend.observe()).await.map(|seen| (Instant::now(), seen)) }
 }
 
 /// Starts activating a grant at a boundary, or says how far that is.
 pub(super) fn activate(unit: &Arc<Unit>, lock: &Key, boundary: &WriteBoundary, grant: &Grant) -> Option<Progress<boundary::Activation>> {
     let backend = unit.backends.backend(boundary)?;
     let (limit, epoch, holder) = (unit.settings.backend_timeout, grant.epoch, grant.holder.clone());
+    let metrics = Arc::clone(&unit.metrics);
     let work = move || async move {
+        let began = Instant::now();
         let answer = bounded(limit, backend.activate(epoch, &holder)).await?;
+        metrics.activated(began.elapsed());
         if let boundary::Activation::Blocked(by) = answer { Err(format!("blocked by {by}")) } else { Ok(answer) }
     };
     let key = key_of(boundary);

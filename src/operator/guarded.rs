@@ -8,6 +8,8 @@ use kube::Resource;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
 use serde_json::Value;
 
+use crate::api::WriteBoundary;
+
 /// An object, or what can be said of one that is malformed.
 #[derive(Clone, Debug)]
 pub(super) struct Guarded<K>(pub(super) Result<K, Malformed>);
@@ -21,6 +23,13 @@ pub(super) struct Malformed {
     pub(super) metadata: ObjectMeta,
     /// `spec.lockRef.name`, when it is there and a text.
     pub(super) lock_ref: Option<String>,
+}
+
+impl Guarded<WriteBoundary> {
+    /// The lock that a boundary names, when it names one.
+    pub(super) fn lock(&self) -> Option<&str> {
+        self.0.as_ref().map_or_else(|malformed| malformed.lock_ref.as_deref(), |boundary| Some(&boundary.spec.lock_ref.name))
+    }
 }
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
@@ -72,7 +81,6 @@ impl<K: Resource> Resource for Guarded<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::WriteBoundary;
     use serde_json::json;
 
     #[test]

@@ -6,7 +6,10 @@ use std::{
     collections::HashMap,
     future::Future,
     hash::Hash,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -47,6 +50,8 @@ enum State<R> {
 #[derive(Debug)]
 struct Job<T, R> {
     ticket: T,
+    /// Tells this run from earlier ones that were forgotten while they were under way.
+    serial: u64,
     attempts: u32,
     state: State<R>,
 }
@@ -78,14 +83,15 @@ impl<T, R: Clone> Job<T, R> {
 /// Jobs, at most one per key. A job is for one ticket (a grant, a declaration); another ticket replaces it.
 #[derive(Debug)]
 pub(super) struct Jobs<K, T, R> {
-    jobs: Arc<Mutex<HashMap<K, Job<T, R>>>>,
+    all: Arc<Mutex<HashMap<K, Job<T, R>>>>,
     /// Notified whenever a job ends.
     ends: watch::Sender<()>,
+    serials: AtomicU64,
 }
 
 impl<K, T, R> Default for Jobs<K, T, R> {
     fn default() -> Self {
-        Self { jobs: Arc::default(), ends: watch::Sender::new(()) }
+        Self { all: Arc::default(), ends: watch::Sender::new(()), serials: AtomicU64::new(0) }
     }
 }
 
@@ -106,23 +112,24 @@ where
     where
         F: Future<Output = Result<R, String>> + Send + 'static,
     {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let known = jobs.get(key).filter(|job| job.ticket == *ticket);
         if let Some(job) = known.filter(|job| !job.is_due()) {
             return job.progress();
         }
         let (attempts, last_failure) = known.map_or((0, None), |job| (job.attempts, job.last_failure()));
-        let job = Job { ticket: ticket.clone(), attempts: attempts + 1, state: State::Running(last_failure) };
+        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
+        let job = Job { ticket: ticket.clone(), serial, attempts: attempts + 1, state: State::Running(last_failure) };
         let progress = job.progress();
         jobs.insert(key.clone(), job);
         drop(jobs);
-        let (all, ends, key, ticket) = (Arc::clone(&self.jobs), self.ends.clone(), key.clone(), ticket.clone());
+        let (all, ends, key) = (Arc::clone(&self.all), self.ends.clone(), key.clone());
         let work = tokio::spawn(work());
         tokio::spawn(async move {
             // A job that panics has failed: its lock says so and others go on.
             let result = work.await.unwrap_or_else(|error| Err(format!("a defect of fencedlock: {error}")));
             let mut jobs = all.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(job) = jobs.get_mut(&key).filter(|job| job.ticket == ticket) {
+            if let Some(job) = jobs.get_mut(&key).filter(|job| job.serial == serial) {
                 job.state = match result {
                     Ok(result) => State::Done(result),
                     Err(why) => State::Failed { why, again_at: Instant::now() + wait_after(job.attempts) },
@@ -137,14 +144,14 @@ where
 
     /// What is known of the job for this ticket, without starting anything.
     pub(super) fn peek(&self, key: &K, ticket: &T) -> Option<Progress<R>> {
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.get(key).filter(|job| job.ticket == *ticket).map(Job::progress)
     }
 
     /// Waits until none of these jobs is under way, and no longer than `limit`.
     pub(super) async fn until_ended(&self, keys: &[K], limit: Duration) {
         let is_running = |key: &K| {
-            let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            let jobs = self.all.lock().unwrap_or_else(PoisonError::into_inner);
             jobs.get(key).is_some_and(|job| matches!(job.state, State::Running(_)))
         };
         let mut ends = self.ends.subscribe();
@@ -154,7 +161,7 @@ where
 
     /// Forgets a job: its result is used up, or its subject is gone.
     pub(super) fn forget(&self, key: &K) {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 
@@ -188,6 +195,18 @@ mod tests {
         end.send(7).unwrap();
         jobs.until_ended(&[1, 2], Duration::from_mins(1)).await;
         assert_eq!(jobs.peek(&1, &1), Some(Progress::Done(7)));
+    }
+
+    #[tokio::test]
+    async fn a_job_that_was_forgotten_does_not_answer_for_the_next_one() {
+        let jobs: Jobs<u8, u8, u8> = Jobs::default();
+        let ((end, ends), (woken, wait)) = (oneshot::channel(), oneshot::channel());
+        jobs.ask(&1, &1, || async { ends.await.map_err(|e| e.to_string()) }, move || woken.send(()).unwrap());
+        jobs.forget(&1);
+        jobs.ask(&1, &1, std::future::pending::<Result<u8, String>>, || ());
+        end.send(7).unwrap();
+        wait.await.unwrap();
+        assert_eq!(jobs.peek(&1, &1), Some(Progress::Running));
     }
 
     #[tokio::test]

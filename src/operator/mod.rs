@@ -5,8 +5,10 @@
 //! gather → [`decide`] → act → report, and `boundaries` does the same for write boundaries. Nothing here judges: the rules
 //! are in [`crate::epoch`] and [`crate::audit`].
 
+mod admin;
 pub mod announce;
 mod boundaries;
+mod check;
 pub mod decide;
 mod error;
 mod events;
@@ -15,17 +17,20 @@ mod gather;
 mod groups;
 mod guarded;
 mod jobs;
+mod metrics;
+mod quarrel;
 mod reconcile;
 mod reservation;
 mod run;
 mod served;
 mod settings;
+mod signs;
 mod status;
 mod unit;
 mod watch;
-mod wording;
 
+pub use check::check;
 pub use error::Error;
+pub use metrics::Metrics;
 pub use run::{Stopped, run};
 pub use settings::{Scope, Settings};
-pub use unit::Stats;

@@ -11,25 +11,26 @@ use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::{
-    decide::{CountedState, Decision, Observed, decide},
+    decide::{CountedState, Decision, Needs, Observed, UnreadFence, decide},
     error::{Error, contained},
     follow::Key,
     gather::{self, Freshness, fresh_lock},
     guarded::Malformed,
     jobs::Progress,
+    metrics::Kind,
     reservation, status,
     unit::{Guarded, Unit, key_of},
 };
 use crate::{
-    api::{
-        FencedLock, Verdict,
-        conditions::{find, lock as on_lock, reason},
-    },
+    api::{FencedLock, Verdict, conditions::reason},
     audit::{
         conditions::{Activation, malformed_lock},
         schema,
     },
-    epoch::grant::Standing,
+    epoch::{
+        grant::{LeaseRead, Standing},
+        mint::ReservationError,
+    },
 };
 
 /// How often a pass may start over because somebody else wrote first.
@@ -44,51 +45,45 @@ const LONGEST_WAIT: Duration = Duration::from_hours(6);
 pub(super) async fn reconcile(object: Arc<Guarded<FencedLock>>, unit: Arc<Unit>) -> Result<Action, Error> {
     let limit = unit.settings.reconcile_timeout;
     let key = key_of(&*object);
-    unit.stats.lock_reconciled(&key);
+    unit.metrics.pass_began(Kind::Lock, &key);
     let pass = async {
         match &object.0 {
             Ok(lock) => one_lock(&unit, &key, Arc::new(lock.clone())).await,
             Err(invalid) => malformed(&unit, &key, invalid).await,
         }
     };
-    contained(format!("reconciling {}/{}", key.0, key.1), limit, pass).await
+    let began = Instant::now();
+    let outcome = contained(format!("reconciling {}/{}", key.0, key.1), limit, pass).await;
+    unit.metrics.pass_ended(Kind::Lock, began.elapsed());
+    outcome
 }
 
 async fn one_lock(unit: &Arc<Unit>, key: &Key, cached: Arc<FencedLock>) -> Result<Action, Error> {
+    let began = Instant::now();
     let (mut lock, mut freshness) = (cached, Freshness::Cached);
     for _ in 0..MAX_ATTEMPTS {
         let mut observed = gather::gather(unit, Arc::clone(&lock), freshness).await?;
         let mut decision = decide(&observed);
-        if decision.needs_fresh && freshness == Freshness::Cached {
-            freshness = Freshness::Uncached;
-            match fresh_lock(unit, key).await? {
-                Some(fresh) => lock = fresh,
-                None => return Ok(Action::await_change()),
+        // Each step reads what the decision rests on, and is taken once at most.
+        while let Some(needs) = decision.needs {
+            match needs {
+                Needs::FreshReads => break,
+                Needs::Fences => gather::read_fences(unit, &mut observed).await,
+                Needs::FreshBoundaries => gather::read_boundaries(unit, &mut observed).await?,
             }
-            continue;
-        }
-        let is_superseded = observed.activations.values().any(|a| matches!(a, Activation::Superseded(_)));
-        if decision.grant.began.is_some() || is_superseded {
-            gather::read_fences(unit, &mut observed).await;
             decision = decide(&observed);
-            if decision.needs_fresh && freshness == Freshness::Cached {
-                // The fences show that the grant is over.
-                freshness = Freshness::Uncached;
-                match fresh_lock(unit, key).await? {
-                    Some(fresh) => lock = fresh,
-                    None => return Ok(Action::await_change()),
-                }
-                continue;
-            }
         }
-        match carry_out(unit, key, &mut observed, &mut decision).await {
-            Ok(recorded) => {
-                let again = activate(unit, key, &recorded, &observed, &decision);
-                if again {
+        let is_stale = decision.needs.is_some();
+        let outcome = if is_stale { Err(Error::Conflict(String::new())) } else { carry_out(unit, key, &mut observed, &mut decision).await };
+        match outcome {
+            Ok(Outcome::Waits) => return Ok(Action::await_change()),
+            Ok(Outcome::Stands(recorded, left_alone_for)) => {
+                unit.measure_grant(&recorded, decision.grant.began.is_some(), began);
+                if activate(unit, key, &recorded, &observed, &decision) {
                     (lock, freshness) = (recorded, Freshness::Cached);
                     continue;
                 }
-                return Ok(next_look(unit, &observed, &decision));
+                return Ok(next_look(unit, &observed, &decision, left_alone_for));
             }
             Err(Error::Conflict(_)) => {
                 freshness = Freshness::Uncached;
@@ -103,31 +98,54 @@ async fn one_lock(unit: &Arc<Unit>, key: &Key, cached: Arc<FencedLock>) -> Resul
     Err(Error::Conflict(format!("FencedLock {}/{}", key.0, key.1)))
 }
 
-/// Writes what was decided: the reservation first, then the status, then the Events. Returns the lock as recorded. When the
-/// reservation cannot be raised, that is decided upon and recorded instead.
-async fn carry_out(unit: &Unit, key: &Key, observed: &mut Observed, decision: &mut Decision) -> Result<Arc<FencedLock>, Error> {
+/// What became of a decision.
+enum Outcome {
+    /// The lock as it stands. It says what was decided, unless another replica's words are left alone for a while.
+    Stands(Arc<FencedLock>, Option<Duration>),
+    /// Nothing is done before something happens that wakes the lock.
+    Waits,
+}
+
+/// Writes what was decided: the reservation first, then the status, then the Events. When the reservation cannot be raised, that
+/// is decided upon and recorded instead.
+async fn carry_out(unit: &Unit, key: &Key, observed: &mut Observed, decision: &mut Decision) -> Result<Outcome, Error> {
+    if is_read_in_this_term(observed, decision) {
+        return Ok(Outcome::Waits);
+    }
     if let Some(to) = &decision.reserve {
         let read = observed.reservation.as_ref().ok().and_then(Option::as_ref);
         if let Err(why) = reservation::raise(unit, key, read, to).await? {
+            tracing::warn!(object = %format_args!("{}/{}", key.0, key.1), %why, "an epoch could not be reserved");
             observed.reservation = Err(why);
             *decision = decide(observed);
         }
     }
-    if !matches!(decision.grant.standing, Standing::FenceUnreadable { .. }) {
-        gather::forget_fences(unit, observed);
+    let before = observed.lock.status.clone().unwrap_or_default();
+    if before == decision.status {
+        return Ok(Outcome::Stands(Arc::clone(&observed.lock), None));
     }
-    if observed.lock.status.as_ref() == Some(&decision.status) {
-        return Ok(Arc::clone(&observed.lock));
+    if let Some(wait) = unit.quarrels.patience(key, &before, &decision.status, Instant::now()) {
+        return Ok(Outcome::Stands(Arc::clone(&observed.lock), Some(wait)));
     }
     let recorded = status::record_lock(unit, &observed.lock, decision.status.clone()).await?;
     unit.remember(&recorded);
-    let words =
-        |lock: &FencedLock| lock.status.as_ref().and_then(|s| find(&s.conditions, on_lock::EPOCH_ACTIVE)).map(|c| c.message.clone());
-    if let Some(said) = words(&recorded).filter(|said| words(&observed.lock).as_ref() != Some(said)) {
-        unit.wordings.said(key, &said, Instant::now());
+    unit.quarrels.wrote(key, &recorded.status.clone().unwrap_or_default(), Instant::now());
+    if decision.grant.began.is_some() {
+        gather::forget_fences(unit, observed);
     }
     unit.announcer.announce(&*recorded, decision.announcements.clone());
-    Ok(recorded)
+    Ok(Outcome::Stands(recorded, None))
+}
+
+/// Whether a fence is still being read for a holder that has a grant already, of an earlier term of its own (rule 4). Its grant
+/// stays until the read ends, which wakes the lock: a client that rewrites its Lease at each renewal would lose the count of
+/// such terms with it.
+fn is_read_in_this_term(observed: &Observed, decision: &Decision) -> bool {
+    let is_read = matches!(decision.grant.standing, Standing::FenceUnreadable { .. })
+        && observed.unreadable_fences.values().all(|fence| *fence == UnreadFence::UnderWay)
+        && !observed.unreadable_fences.is_empty();
+    let grant = observed.lock.status.as_ref().and_then(|s| s.grant.as_ref());
+    is_read && matches!((&observed.lease, grant), (LeaseRead::Found(lease), Some(grant)) if grant.is_of(lease))
 }
 
 /// Starts the activations of the recorded grant. Says whether one ended already, so that the pass should go on.
@@ -145,12 +163,14 @@ fn activate(unit: &Arc<Unit>, key: &Key, recorded: &FencedLock, observed: &Obser
 }
 
 /// When this lock has to be looked at again although nothing happens.
-fn next_look(unit: &Unit, observed: &Observed, decision: &Decision) -> Action {
+fn next_look(unit: &Unit, observed: &Observed, decision: &Decision, left_alone_for: Option<Duration>) -> Action {
     let by_rule = decision.until.map(wait_until);
-    let unwatched = |s: &Standing| matches!(s, Standing::Forbidden(_) | Standing::LeaseUnreadable(_) | Standing::ReservationUnreadable(_));
-    let blind = (unwatched(&decision.grant.standing) || observed.reservation.is_err()).then_some(LOOK_AGAIN);
+    let unwatched = |s: &Standing| matches!(s, Standing::Forbidden(_) | Standing::LeaseUnreadable(_) | Standing::NotMinted(_));
+    let is_superseded = observed.activations.values().any(|a| matches!(a, Activation::Superseded(_)));
+    let blind = (unwatched(&decision.grant.standing) || observed.reservation.is_err() || is_superseded).then_some(LOOK_AGAIN);
     let retry = gather::retry_after(unit, observed, decision);
-    [by_rule, blind, retry].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue)
+    let reserving = matches!(observed.reservation, Err(ReservationError::Unavailable(_))).then_some(Duration::from_secs(2));
+    [by_rule, blind, retry, reserving, left_alone_for].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue)
 }
 
 /// How long to wait for a moment: a little longer, so that the clock has passed it, and never so long that a timer could not
@@ -180,8 +200,9 @@ async fn malformed(unit: &Unit, key: &Key, invalid: &Malformed) -> Result<Action
 }
 
 /// What to do after a pass failed: try again soon, or look again later when a person has to act first.
-pub(super) fn after_error(object: &Guarded<FencedLock>, error: &Error) -> Action {
+pub(super) fn after_error(object: &Guarded<FencedLock>, error: &Error, unit: &Unit) -> Action {
     let (namespace, name) = key_of(object);
+    unit.metrics.pass_failed(Kind::Lock, error.category());
     tracing::warn!(object = %format_args!("{namespace}/{name}"), category = error.category(), %error, "a lock could not be reconciled");
     Action::requeue(if error.is_retryable() { Duration::from_secs(2) } else { LOOK_AGAIN })
 }

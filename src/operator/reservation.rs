@@ -36,13 +36,15 @@ fn entry(map: &ConfigMap, lock: &str) -> Result<Option<Reservation>, Reservation
     map.data.as_ref().and_then(|data| data.get(lock)).map(|text| Reservation::parse(text)).transpose()
 }
 
-/// What a person has to mend is an answer, which the lock's status tells. What may pass by itself stays an error.
+/// Why it failed is an answer, which the lock's status tells: the owner of before has lost the Lease all the same. Only that
+/// somebody else was first is an error, and decided upon again.
 fn told<T>(outcome: Result<T, Error>) -> Result<Result<T, ReservationError>, Error> {
     match outcome {
         Ok(done) => Ok(Ok(done)),
         Err(Error::Forbidden(right)) => Ok(Err(ReservationError::Forbidden(right))),
         Err(error @ Error::Refused { .. }) => Ok(Err(ReservationError::Refused(error.to_string()))),
-        Err(error) => Err(error),
+        Err(error @ (Error::Unavailable { .. } | Error::TimedOut { .. })) => Ok(Err(ReservationError::Unavailable(error.to_string()))),
+        Err(error @ (Error::Conflict(_) | Error::Defect(_))) => Err(error),
     }
 }
 

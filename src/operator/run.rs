@@ -1,6 +1,6 @@
 //! Wires units together and runs them until they are told to stop.
 
-use std::{convert::Infallible, fmt::Debug, sync::Arc};
+use std::{convert::Infallible, fmt::Debug, net::TcpListener, sync::Arc, time::Instant};
 
 use futures::{FutureExt, Stream, StreamExt, TryFuture, channel::mpsc::unbounded, future};
 use kube::{
@@ -15,11 +15,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    admin::{self, Units},
     boundaries,
     error::Error,
+    metrics::Metrics,
     reconcile, served,
     settings::{Scope, Settings},
-    unit::{Guarded, Parts, Queue, Stats, Unit},
+    signs::{self, Signs},
+    unit::{Guarded, Parts, Queue, Unit},
     watch,
 };
 use crate::{
@@ -32,7 +35,8 @@ use crate::{
 #[error("a part of the operator ended by itself, which is a defect of fencedlock: {0}")]
 pub struct Stopped(String);
 
-/// Runs the operator until `stop` is cancelled; then passes under way are finished.
+/// Runs the operator until `stop` is cancelled; then passes under way are finished. `/livez`, `/readyz` and `/metrics` are served
+/// at `listener`, if there is one.
 ///
 /// # Errors
 /// When a part of it ended by itself. The other parts were stopped then.
@@ -40,20 +44,32 @@ pub async fn run(
     client: Client,
     settings: Settings,
     backends: Arc<dyn Backends>,
-    stats: Arc<Stats>,
+    metrics: Arc<Metrics>,
+    listener: Option<TcpListener>,
     stop: CancellationToken,
 ) -> Result<(), Stopped> {
     let namespaces: Vec<Option<String>> = match &settings.scope {
         Scope::Cluster => vec![None],
         Scope::Namespaces(names) => names.iter().cloned().map(Some).collect(),
     };
-    let mut units = JoinSet::new();
+    let (mut parts, units) = (JoinSet::new(), Arc::new(Units::default()));
+    if let Some(listener) = listener {
+        let serving = admin::serve(listener, Arc::clone(&units), Arc::clone(&metrics), stop.clone());
+        parts.spawn(async { serving.await.map_err(|error| Stopped(format!("/livez, /readyz and /metrics: {error}"))) });
+    }
     served::compare(&client).await;
     for namespace in namespaces {
-        units.spawn(unit(client.clone(), namespace, settings.clone(), Arc::clone(&backends), Arc::clone(&stats), stop.clone()));
+        let shared = Shared {
+            client: client.clone(),
+            settings: settings.clone(),
+            backends: Arc::clone(&backends),
+            metrics: Arc::clone(&metrics),
+            units: Arc::clone(&units),
+        };
+        parts.spawn(unit(shared, namespace, stop.clone()));
     }
     let mut outcome = Ok(());
-    while let Some(ended) = units.join_next().await {
+    while let Some(ended) = parts.join_next().await {
         let ended = ended.unwrap_or_else(|error| Err(Stopped(error.to_string())));
         if ended.is_err() {
             stop.cancel();
@@ -63,29 +79,34 @@ pub async fn run(
     outcome
 }
 
-async fn unit(
+/// What all units share.
+struct Shared {
     client: Client,
-    namespace: Option<String>,
     settings: Settings,
     backends: Arc<dyn Backends>,
-    stats: Arc<Stats>,
-    stop: CancellationToken,
-) -> Result<(), Stopped> {
+    metrics: Arc<Metrics>,
+    units: Arc<Units>,
+}
+
+async fn unit(shared: Shared, namespace: Option<String>, stop: CancellationToken) -> Result<(), Stopped> {
     let (locks, lock_writer) = store();
     let (boundaries, boundary_writer) = store();
     let (lock_queue, lock_requests) = unbounded();
     let (boundary_queue, boundary_requests) = unbounded();
+    let signs = Arc::new(Signs::new(Instant::now()));
     let unit = Arc::new(Unit::new(Parts {
-        client,
+        client: signs::noting(shared.client, Arc::clone(&signs)),
         namespace,
-        settings,
-        backends,
-        stats,
+        settings: shared.settings,
+        backends: shared.backends,
+        metrics: shared.metrics,
+        signs,
         locks: locks.clone(),
         boundaries: boundaries.clone(),
         lock_queue: Queue(lock_queue),
         boundary_queue: Queue(boundary_queue),
     }));
+    shared.units.add(&unit);
     let mut watches = JoinSet::new();
     watches.spawn(watch::locks(Arc::clone(&unit), lock_writer));
     watches.spawn(watch::boundaries(Arc::clone(&unit), boundary_writer));
@@ -97,7 +118,7 @@ async fn unit(
         lock_requests,
         stop.clone(),
         |lock: Arc<Guarded<FencedLock>>, unit| Box::pin(reconcile::reconcile(lock, unit)),
-        |lock, error, _| reconcile::after_error(&lock, error),
+        |lock, error, unit| reconcile::after_error(&lock, error, &unit),
     );
     let boundary_passes = passes(
         &unit,
@@ -105,7 +126,7 @@ async fn unit(
         boundary_requests,
         stop.clone(),
         |boundary: Arc<Guarded<WriteBoundary>>, unit| Box::pin(boundaries::reconcile(boundary, unit)),
-        |boundary, error, _| boundaries::after_error(&boundary, error),
+        |boundary, error, unit| boundaries::after_error(&boundary, error, &unit),
     );
     // A watch never ends by itself: one that did has panicked, and nothing would be seen any more.
     let ended = tokio::select! {

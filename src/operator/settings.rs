@@ -22,6 +22,11 @@ pub struct Settings {
     pub reconcile_timeout: Duration,
     /// How long a boundary may take to answer.
     pub backend_timeout: Duration,
+    /// How long the API server lets a watch last before it has to be asked for again. The default ends before common load
+    /// balancers drop an idle connection (200 s), so that a dead one is noticed (architecture, section 5).
+    pub watch_timeout: Duration,
+    /// How much longer than that a watch may be silent before `/livez` calls it dead.
+    pub watch_grace: Duration,
 }
 
 impl Default for Settings {
@@ -31,6 +36,8 @@ impl Default for Settings {
             concurrency: 16,
             reconcile_timeout: Duration::from_secs(30),
             backend_timeout: Duration::from_secs(10),
+            watch_timeout: Duration::from_mins(3),
+            watch_grace: Duration::from_mins(1),
         }
     }
 }

@@ -4,11 +4,8 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use futures::channel::mpsc::UnboundedSender;
@@ -26,8 +23,10 @@ use super::{
     follow::{Followable, Followed, Key, Seen},
     groups::Groups,
     jobs::Jobs,
+    metrics::Metrics,
+    quarrel::Quarrels,
     settings::Settings,
-    wording::Wordings,
+    signs::Signs,
 };
 use crate::{
     api::{FencedLock, WriteBoundary},
@@ -35,7 +34,7 @@ use crate::{
     boundary::{Activation, Backends, Observation},
     epoch::{
         Epoch, Holder,
-        grant::Grant,
+        grant::{Grant, GrantState},
         term::{LeaseView, precedes},
     },
 };
@@ -49,40 +48,26 @@ pub(super) enum WatchState {
     Starting,
     /// It delivers.
     Running,
-    /// A right is missing, or the kind is not installed.
+    /// It does not.
+    Unseen(Unseen),
+}
+
+/// Why a watch shows nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unseen {
+    /// A right is missing, or the kind is not installed: the right.
     Refused(String),
+    /// It has failed for a while: with what, the last time.
+    Failing(String),
 }
 
-/// What the operator did, counted. For tests and, later, metrics.
-#[derive(Debug, Default)]
-pub struct Stats {
-    /// Reconciles of FencedLocks.
-    pub lock_reconciles: AtomicU64,
-    /// Reconciles of WriteBoundaries.
-    pub boundary_reconciles: AtomicU64,
-    /// Reconciles by `namespace/name` of the lock. Grows with every name, so it is kept only where it is asked for.
-    per_lock: Option<Mutex<HashMap<String, u64>>>,
-}
-
-impl Stats {
-    /// Counts that also tell the locks apart.
-    pub fn per_lock() -> Self {
-        Self { per_lock: Some(Mutex::default()), ..Self::default() }
-    }
-
-    pub(super) fn lock_reconciled(&self, (namespace, name): &Key) {
-        self.lock_reconciles.fetch_add(1, Ordering::Relaxed);
-        if let Some(per_lock) = &self.per_lock {
-            *per_lock.lock().unwrap_or_else(PoisonError::into_inner).entry(format!("{namespace}/{name}")).or_default() += 1;
+impl Unseen {
+    /// What is wrong and what to do.
+    pub(super) fn sentence(&self) -> String {
+        match self {
+            Self::Refused(right) => format!("the operator may not {right}: grant it that right"),
+            Self::Failing(why) => format!("the API server does not deliver them: {why}"),
         }
-    }
-
-    /// How often a lock was reconciled; 0 unless made by [`Stats::per_lock`].
-    pub fn reconciles_of(&self, namespace: &str, name: &str) -> u64 {
-        let count = |per_lock: &Mutex<HashMap<String, u64>>| {
-            per_lock.lock().unwrap_or_else(PoisonError::into_inner).get(&format!("{namespace}/{name}")).copied()
-        };
-        self.per_lock.as_ref().and_then(count).unwrap_or_default()
     }
 }
 
@@ -130,6 +115,11 @@ impl Followable for LeaseView {
     fn matters_after(&self, used: &Self) -> bool {
         self.differs_from(used)
     }
+
+    fn lasts(&self) -> Option<Duration> {
+        let is_held = self.holder != Ok(None);
+        self.duration_seconds.filter(|_| is_held).and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs)
+    }
 }
 
 /// One version of a boundary's declaration: its uid and its generation.
@@ -167,11 +157,11 @@ impl Default for Watches {
     }
 }
 
-/// The state of a watch once it is known, or why it is refused.
-pub(super) async fn settled(state: &watch::Sender<WatchState>) -> Result<(), String> {
+/// The state of a watch once it is known, or why it shows nothing.
+pub(super) async fn settled(state: &watch::Sender<WatchState>) -> Result<(), Unseen> {
     let mut receiver = state.subscribe();
     match receiver.wait_for(|s| *s != WatchState::Starting).await.map(|s| s.clone()) {
-        Ok(WatchState::Refused(why)) => Err(why),
+        Ok(WatchState::Unseen(why)) => Err(why),
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -182,7 +172,7 @@ pub(super) struct Unit {
     pub(super) namespace: Option<String>,
     pub(super) settings: Settings,
     pub(super) backends: Arc<dyn Backends>,
-    pub(super) stats: Arc<Stats>,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) announcer: Announcer,
     pub(super) locks: Store<Guarded<FencedLock>>,
     pub(super) boundaries: Store<Guarded<WriteBoundary>>,
@@ -197,7 +187,11 @@ pub(super) struct Unit {
     pub(super) activations: Jobs<Key, Ticket, Activation>,
     /// Reads of fences by the boundary, each for one minting.
     pub(super) fence_reads: Jobs<Key, Declared, FenceRead>,
-    pub(super) wordings: Wordings,
+    pub(super) quarrels: Quarrels,
+    /// The signs of life of its watches.
+    pub(super) signs: Arc<Signs>,
+    /// Epochs that were minted and are not active yet, by the lock, with the beginning of the pass that minted them.
+    minted: Mutex<HashMap<Key, (Epoch, Instant)>>,
     /// The highest epoch that was ever seen, by the lock, with the uid that it is about.
     remembered: Mutex<HashMap<Key, (String, Epoch)>>,
 }
@@ -214,11 +208,12 @@ pub(super) struct Parts {
     pub(super) namespace: Option<String>,
     pub(super) settings: Settings,
     pub(super) backends: Arc<dyn Backends>,
-    pub(super) stats: Arc<Stats>,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) locks: Store<Guarded<FencedLock>>,
     pub(super) boundaries: Store<Guarded<WriteBoundary>>,
     pub(super) lock_queue: Queue<Guarded<FencedLock>>,
     pub(super) boundary_queue: Queue<Guarded<WriteBoundary>>,
+    pub(super) signs: Arc<Signs>,
 }
 
 impl Unit {
@@ -229,7 +224,7 @@ impl Unit {
             namespace: parts.namespace,
             settings: parts.settings,
             backends: parts.backends,
-            stats: parts.stats,
+            metrics: parts.metrics,
             locks: parts.locks,
             boundaries: parts.boundaries,
             lock_queue: parts.lock_queue,
@@ -241,7 +236,9 @@ impl Unit {
             pods: Followed::default(),
             activations: Jobs::default(),
             fence_reads: Jobs::default(),
-            wordings: Wordings::default(),
+            quarrels: Quarrels::default(),
+            signs: parts.signs,
+            minted: Mutex::default(),
             remembered: Mutex::default(),
         }
     }
@@ -271,11 +268,28 @@ impl Unit {
         highest
     }
 
+    /// Measures grants: called with the lock as it was recorded, and the beginning of the pass that did it.
+    pub(super) fn measure_grant(&self, lock: &FencedLock, minted: bool, began: Instant) {
+        let Some(grant) = lock.status.as_ref().and_then(|s| s.grant.as_ref()) else { return };
+        let mut all = self.minted.lock().unwrap_or_else(PoisonError::into_inner);
+        if minted {
+            self.metrics.term_began();
+            all.insert(key_of(lock), (grant.epoch, began));
+        }
+        if grant.state == GrantState::Active
+            && let Some((epoch, since)) = all.remove(&key_of(lock))
+            && epoch == grant.epoch
+        {
+            self.metrics.granted(since.elapsed());
+        }
+    }
+
     /// Forgets everything about a lock that is gone.
     pub(super) fn forget_lock(&self, key: &Key) {
         self.leases.follow(key, None);
         self.pods.follow(key, None);
-        self.wordings.forget(key);
+        self.quarrels.forget(key);
+        self.minted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }

@@ -3,10 +3,17 @@
 //! Start with [`locks`]; each kind has one function. A watch that may not run is written down in the unit's
 //! [`super::unit::Watches`], so that the locks that depend on it say so.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{
+    fmt::Debug,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::{
+    api::{coordination::v1::Lease, core::v1::Pod},
+    jiff::Timestamp,
+};
 use kube::{
     Api, Resource, ResourceExt,
     core::PartialObjectMeta,
@@ -23,15 +30,12 @@ use super::{
     error::Step,
     follow::{Followed, Key},
     gather::NODE_LEASES,
-    unit::{Guarded, PodSeen, Unit, WatchState, key_of},
+    unit::{Guarded, PodSeen, Unit, Unseen, WatchState, key_of},
 };
 use crate::{
     api::{FencedLock, WriteBoundary},
     epoch::term::LeaseView,
 };
-
-/// Ends before common load balancers drop an idle connection (200 s), so that a dead one is noticed (architecture, section 5).
-const WATCH_TIMEOUT_SECONDS: u32 = 180;
 
 fn api<K>(unit: &Unit) -> Api<K>
 where
@@ -40,10 +44,18 @@ where
     unit.namespace.as_deref().map_or_else(|| Api::all(unit.client.clone()), |ns| Api::namespaced(unit.client.clone(), ns))
 }
 
-/// Drives a watch for ever: backs off on errors, notes how it fares, and calls `on_event`.
+/// The first pause after a watch was given up; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long a watch may fail before it counts as showing nothing.
+const FAILS_FOR: Duration = Duration::from_mins(1);
+
+/// Drives a watch for ever, notes how it fares, and calls `on_event`. A watch that is refused, or fails for a while, is given up
+/// and begun anew: only a listing tells for certain that it shows everything again.
 async fn drive<K, S>(
     unit: &Unit,
-    events: S,
+    begin: impl Fn() -> S,
     state: impl Fn(&Unit) -> &Sender<WatchState>,
     resource: &'static str,
     mut on_event: impl FnMut(Event<K>),
@@ -51,32 +63,45 @@ async fn drive<K, S>(
     K: Debug,
     S: Stream<Item = watcher::Result<Event<K>>>,
 {
-    let state = state(unit);
-    let namespace = unit.namespace.as_deref().unwrap_or_default();
-    let mut events = std::pin::pin!(events);
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => {
-                let complete = !matches!(event, Event::Init | Event::InitApply(_));
-                on_event(event);
-                if complete && *state.borrow() != WatchState::Running {
-                    state.send_replace(WatchState::Running);
-                    wake_all(unit);
+    let (state, namespace) = (state(unit), unit.namespace.as_deref().unwrap_or_default());
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let (mut events, mut failing_since) = (std::pin::pin!(begin()), None);
+        let unseen = loop {
+            match events.next().await {
+                None => break Unseen::Failing("the watch ended".into()),
+                Some(Ok(event)) => {
+                    unit.metrics.watch_delivered(resource, Timestamp::now().as_second());
+                    let complete = !matches!(event, Event::Init | Event::InitApply(_));
+                    on_event(event);
+                    if complete {
+                        (pause, failing_since) = (FIRST_PAUSE, None);
+                        note(unit, state, WatchState::Running);
+                    }
                 }
-            }
-            Err(error) => {
-                let refused = refusal(&error, resource, namespace);
-                let Some(why) = refused else {
+                Some(Err(error)) => {
+                    if let Some(right) = refusal(&error, resource, namespace) {
+                        tracing::warn!(resource, namespace, right, "a watch is refused and is tried again");
+                        break Unseen::Refused(right);
+                    }
                     tracing::warn!(resource, namespace, %error, "a watch failed and is tried again");
-                    continue;
-                };
-                tracing::warn!(resource, namespace, right = why, "a watch is refused and is tried again");
-                if *state.borrow() != WatchState::Refused(why.clone()) {
-                    state.send_replace(WatchState::Refused(why));
-                    wake_all(unit);
+                    if failing_since.get_or_insert_with(Instant::now).elapsed() > FAILS_FOR {
+                        break Unseen::Failing(error.to_string());
+                    }
                 }
             }
-        }
+        };
+        note(unit, state, WatchState::Unseen(unseen));
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Notes how a watch fares. Every lock may say something else then.
+fn note(unit: &Unit, state: &Sender<WatchState>, now: WatchState) {
+    if *state.borrow() != now {
+        state.send_replace(now);
+        wake_all(unit);
     }
 }
 
@@ -105,16 +130,15 @@ fn refusal(error: &watcher::Error, resource: &'static str, namespace: &str) -> O
     }
 }
 
-fn config() -> watcher::Config {
-    watcher::Config::default().timeout(WATCH_TIMEOUT_SECONDS)
+fn config(unit: &Unit) -> watcher::Config {
+    watcher::Config::default().timeout(u32::try_from(unit.settings.watch_timeout.as_secs()).unwrap_or(u32::MAX))
 }
 
 /// Watches FencedLocks: each change is reconciled.
 pub(super) async fn locks(unit: Arc<Unit>, mut writer: Writer<Guarded<FencedLock>>) {
-    let events = stored::<Guarded<FencedLock>>(&unit);
     drive(
         &unit,
-        events,
+        || stored::<Guarded<FencedLock>>(&unit),
         |u| &u.watches.locks,
         "fencedlocks.fencedlock.dev",
         |event| {
@@ -173,10 +197,9 @@ fn wake_members(unit: &Unit, lease: &Key) {
 
 /// Watches WriteBoundaries: each change concerns itself, its lock, and locks that list it.
 pub(super) async fn boundaries(unit: Arc<Unit>, mut writer: Writer<Guarded<WriteBoundary>>) {
-    let events = stored::<Guarded<WriteBoundary>>(&unit);
     drive(
         &unit,
-        events,
+        || stored::<Guarded<WriteBoundary>>(&unit),
         |u| &u.watches.boundaries,
         "writeboundaries.fencedlock.dev",
         |event| {
@@ -187,9 +210,7 @@ pub(super) async fn boundaries(unit: Arc<Unit>, mut writer: Writer<Guarded<Write
             match &event {
                 Event::Apply(boundary) | Event::InitApply(boundary) => {
                     let key = key_of(boundary);
-                    let named =
-                        boundary.0.as_ref().map_or_else(|malformed| malformed.lock_ref.clone(), |b| Some(b.spec.lock_ref.name.clone()));
-                    let lock = named.map(|name| (key.0.clone(), name));
+                    let lock = boundary.lock().map(|name| (key.0.clone(), name.to_owned()));
                     let known = lock.as_ref().is_some_and(|lock| unit.boundaries_by_lock.members(lock).contains(&key));
                     let left = unit.boundaries_by_lock.put(&key, lock.as_ref());
                     if matches!(event, Event::Apply(_)) {
@@ -236,21 +257,21 @@ fn stored<K>(unit: &Unit) -> impl Stream<Item = watcher::Result<Event<K>>> + use
 where
     K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    watcher(api::<K>(unit), config()).default_backoff().modify(|object| object.managed_fields_mut().clear())
+    watcher(api::<K>(unit), config(unit)).default_backoff().modify(|object| object.managed_fields_mut().clear())
 }
 
 /// Watches the Leases of the scope. Those that no lock follows are dropped, and so is every renewal.
 pub(super) async fn leases(unit: Arc<Unit>) {
     // The kubelets' heartbeats are never ours, and there are as many as nodes (case G04).
-    let config = if unit.namespace.is_none() { config().fields(&format!("metadata.namespace!={NODE_LEASES}")) } else { config() };
-    let events = watcher(api::<Guarded<Lease>>(&unit), config).default_backoff();
+    let config = if unit.namespace.is_none() { config(&unit).fields(&format!("metadata.namespace!={NODE_LEASES}")) } else { config(&unit) };
+    let events = || watcher(api::<Guarded<Lease>>(&unit), config.clone()).default_backoff();
     let state = |lease: &Guarded<Lease>| lease.0.as_ref().ok().map(|lease| LeaseView::from(lease.clone()));
     drive(&unit, events, |u| &u.watches.leases, "leases.coordination.k8s.io", |event| follow(&unit, &unit.leases, &event, state)).await;
 }
 
 /// Watches the metadata of pods. Those that hold no lock are dropped.
 pub(super) async fn pods(unit: Arc<Unit>) {
-    let events = watcher(api::<PartialObjectMeta<Pod>>(&unit), config()).default_backoff();
+    let events = || watcher(api::<PartialObjectMeta<Pod>>(&unit), config(&unit)).default_backoff();
     let state = |pod: &PartialObjectMeta<Pod>| {
         let (uid, resource_version) = (pod.uid().unwrap_or_default(), pod.resource_version().unwrap_or_default());
         Some(PodSeen { uid, resource_version, view: None })

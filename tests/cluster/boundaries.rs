@@ -10,14 +10,16 @@ use crate::support::{
 use fencedlock::{
     api::conditions::{boundary as on_boundary, lock as on},
     boundary::{
-        Fence,
+        BuiltIn, Fence,
         memory::{Behaviour, Memories},
     },
     epoch::{Epoch, Holder, grant::GrantState},
 };
+use http::Request;
 use kube::{
-    ResourceExt,
+    Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
+    client::Body,
 };
 use serde_json::{Value, json};
 
@@ -132,6 +134,37 @@ async fn a_boundary_that_answers_late_is_waited_for_though_the_lease_is_renewed(
     assert!(db.accepts(1, "x"));
 }
 
+/// A cache that fell behind, because its watch shows nothing any more, does not know a boundary that must be activated first. The
+/// grant becomes active only on what the API server says itself.
+#[tokio::test]
+async fn a_grant_is_not_made_active_on_a_cache_that_lags() {
+    let lab = Lab::new().await;
+    let client = hanging_watches(lab.operator_client().await, "/writeboundaries");
+    let _operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    lab.declare_spec("a", critical(&["db"])).await;
+    let unknown = lab.until("a", "a first verdict", |s| s.verdict.is_some()).await;
+    assert_eq!(unknown.status.unwrap().reason.as_deref(), Some("BoundaryMissing"));
+    lab.declare_boundary("db", guard("a", "Enforce")).await;
+    lab.lease("a").put(Some("x"), Some(0), at(0)).await;
+    let held = lab.until_condition("a", on::EPOCH_ACTIVE, "False", "ActivationFailed").await;
+    assert!(held.message.contains("\"db\""), "{}", held.message);
+}
+
+/// A client like the given one, whose watches of a resource are never answered.
+fn hanging_watches(inner: Client, resource: &'static str) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let inner = inner.clone();
+        async move {
+            let is_watch = request.uri().query().unwrap_or_default().contains("watch=true");
+            if is_watch && request.uri().path().ends_with(resource) {
+                std::future::pending::<()>().await;
+            }
+            inner.send(request).await
+        }
+    });
+    Client::new(service, "default")
+}
+
 /// A fence that is ahead behind a guard that is not known to be ours cannot raise the epochs: anybody could have written it.
 #[tokio::test]
 async fn a_fence_that_is_not_trusted_holds_the_grant_and_moves_no_epoch() {
@@ -140,7 +173,7 @@ async fn a_fence_that_is_not_trusted_holds_the_grant_and_moves_no_epoch() {
     let db = backends.of(&lab.namespace, "db");
     db.behave(Behaviour::Untrusted);
     db.restore(Some(Fence { epoch: Epoch::new(900).unwrap(), holder: Holder::new("later").ok() }));
-    let _operator = lab.operator_with(&[&lab.namespace], Arc::new(backends)).await;
+    let operator = lab.operator_with(&[&lab.namespace], Arc::new(backends)).await;
     lab.declare_boundary("db", guard("a", "Enforce")).await;
     lab.declare_spec("a", critical(&["db"])).await;
     lab.lease("a").put(Some("x"), Some(0), at(0)).await;
@@ -148,6 +181,7 @@ async fn a_fence_that_is_not_trusted_holds_the_grant_and_moves_no_epoch() {
     assert!(held.message.contains("epoch 900") && held.message.contains("spec.epochFloor to 900"), "{}", held.message);
     let lock = lab.locks().get("a").await.unwrap();
     assert_eq!(epoch(&lock), Some(1));
+    lab.quiet(&operator, "a").await;
     // What the message says.
     lab.locks().patch("a", &PatchParams::default(), &Patch::Merge(json!({"spec": {"epochFloor": 900}}))).await.unwrap();
     lab.lease("a").put(Some("x"), Some(1), at(1)).await;

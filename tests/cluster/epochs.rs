@@ -1,14 +1,24 @@
 //! From real Leases to epochs and grants: section b of the cases, and what belongs to it.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use crate::support::{
     Lab,
     lab::{condition, epoch, has},
     lease::at,
 };
-use fencedlock::api::{FencedLock, conditions::lock as on};
+use fencedlock::{
+    api::{FencedLock, conditions::lock as on},
+    boundary::BuiltIn,
+};
+use http::{Request, Response};
 use kube::{
-    Api,
+    Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
+    client::Body,
 };
 use serde_json::json;
 
@@ -127,26 +137,48 @@ async fn the_same_name_in_another_life_is_another_epoch() {
 
 /// A10: a restarted operator that is shown an older view first must not mint from it: it reads the Lease itself.
 #[tokio::test]
-async fn a_restart_mints_nothing_when_nothing_changed() {
+async fn a_restart_on_a_lagging_view_mints_nothing() {
     let lab = Lab::new().await;
     lab.declare("a", "CorrectnessCritical").await;
     let lease = lab.lease("a");
     let operator = lab.operator().await;
     lease.put(Some("a-1"), Some(3), at(0)).await;
     lab.until_active("a", 1, "a-1").await;
+    let older = lab.plane.kubectl(&["get", "--raw", &format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", lab.namespace)], "");
     lease.put(Some("b-1"), Some(4), at(9)).await;
     let before = lab.until_active("a", 2, "b-1").await;
     operator.crash().await;
-    let operator = lab.operator().await;
+    let (client, answered) = answering_once(lab.operator_client().await, "/leases", older);
+    let operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
     // The positive control: what the restarted operator does after it has looked at everything.
     lab.declare("z", "EfficiencyOnly").await;
     lab.lease("z").put(Some("z"), Some(0), at(0)).await;
     lab.until_active("z", 1, "z").await;
     lease.renew().await;
-    assert!(operator.reconciles() > 0);
+    assert!(operator.reconciles_of(&lab, "a") > 0 && answered.load(Ordering::Relaxed));
     let after = lab.locks().get("a").await.unwrap();
     assert_eq!(after.status, before.status, "not even a condition moved");
     assert_eq!(after.metadata.resource_version, before.metadata.resource_version, "nothing was written");
+}
+
+/// A client like the given one, whose first listing of a resource is answered with an older state of it. Says whether that was
+/// asked for.
+fn answering_once(inner: Client, resource: &'static str, older: String) -> (Client, Arc<AtomicBool>) {
+    let answered = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&answered);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let uri = request.uri();
+        let is_listing = uri.path().ends_with(resource) && !uri.query().unwrap_or_default().contains("watch=true");
+        let older = (is_listing && !asked.swap(true, Ordering::Relaxed)).then(|| Body::from(older.clone().into_bytes()));
+        let inner = inner.clone();
+        async move {
+            match older {
+                Some(older) => Ok(Response::new(older)),
+                None => inner.send(request).await,
+            }
+        }
+    });
+    (Client::new(service, "default"), answered)
 }
 
 /// A13: only the identity in the Lease gets an epoch, whatever anybody writes into the status; A12: the grant says whose.

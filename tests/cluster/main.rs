@@ -7,11 +7,13 @@
 
 mod bad_input;
 mod boundaries;
+mod chart;
 mod clients;
 mod crash;
 mod crd;
 mod epochs;
 mod renewals;
 mod rights;
+mod serving;
 mod support;
 mod verdicts;

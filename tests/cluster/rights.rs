@@ -1,12 +1,13 @@
 //! Missing rights in one namespace (case G09): its lock says which verb on what is missing, the others go on.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::support::{Lab, lab::has, lease::at};
 use fencedlock::{
     api::{FencedLock, conditions::lock as on},
     boundary::BuiltIn,
     epoch::grant::GrantState,
+    operator::{Scope, Settings, check},
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, api::PostParams};
@@ -55,6 +56,13 @@ async fn a_right_that_is_missing_in_one_namespace_stops_nobody_else() {
     lab.install_chart(&namespaces);
     let leases = take_away(&lab, &names[1], "leases");
     let pods = take_away(&lab, &names[2], "pods");
+    // What the chart grants is what `fencedlock operator --check` asks for, and it names what is gone.
+    let everywhere = Scope::Namespaces(names.iter().take(3).cloned().collect());
+    let missing = check(&lab.operator_client().await, &everywhere).await.unwrap();
+    let wanted = |namespace: &str, what: &str| {
+        ["get", "list", "watch"].map(|verb| format!("the operator may not {verb} {what} in namespace {namespace:?}: grant it that right"))
+    };
+    assert_eq!(missing, [wanted(&names[1], "leases.coordination.k8s.io"), wanted(&names[2], "pods")].concat());
     take_away(&lab, &names[3], "fencedlocks/status");
     let reservations = take_away(&lab, &names[4], "configmaps");
     let boundaries = take_away(&lab, &names[5], "writeboundaries");
@@ -98,6 +106,30 @@ async fn a_right_that_is_missing_in_one_namespace_stops_nobody_else() {
     lab.until_in(&names[1], "a", "an epoch", |s| s.grant.is_some()).await;
     set_rules(&lab, &names[2], &pods);
     lab.until_in(&names[2], "a", "the pod sought", |s| has(s, on::OWNER_UNIQUE, "Unknown", "NotAPod")).await;
+}
+
+/// A right that is lost while the operator runs, and comes back without any object being touched: locks say so and recover.
+#[tokio::test]
+async fn a_right_that_is_lost_and_given_back_leaves_no_trace() {
+    let lab = Lab::new().await;
+    let settings = Settings {
+        scope: Scope::Namespaces(vec![lab.namespace.clone()]),
+        // The API server lets a watch go on without its right, until it ends.
+        watch_timeout: Duration::from_secs(2),
+        ..Settings::default()
+    };
+    let _operator = lab.operator_set(lab.operator_client().await, settings, Arc::new(BuiltIn));
+    let spec =
+        json!({"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": "a"}}, "writeBoundaries": ["mail"]});
+    lab.declare_spec("a", spec).await;
+    lab.declare_boundary("mail", json!({"lockRef": {"name": "a"}, "type": "External", "external": {"receiver": "mail"}})).await;
+    lab.until("a", "a verdict", |s| s.reason.as_deref() == Some("CannotEnforce")).await;
+    let rules = take_away(&lab, &lab.namespace, "writeboundaries");
+    let blind = lab.until("a", "Forbidden", |s| s.reason.as_deref() == Some("Forbidden")).await;
+    let message = crate::support::lab::condition(&blind, on::BOUNDARY_REGISTERED).message;
+    assert!(message.contains("writeboundaries.fencedlock.dev") && message.contains("grant it that right"), "{message}");
+    set_rules(&lab, &lab.namespace, &rules);
+    lab.until("a", "its verdict", |s| s.reason.as_deref() == Some("CannotEnforce")).await;
 }
 
 /// An operator without any right waits for them, and stops when it is asked to.

@@ -1,6 +1,7 @@
 //! A namespace of one's own, with an operator in it that has the chart's rights and no others.
 
 use std::{
+    net::{SocketAddr, TcpListener},
     process::Command,
     sync::{Arc, atomic::AtomicU64, atomic::Ordering},
     time::Duration,
@@ -9,7 +10,7 @@ use std::{
 use fencedlock::{
     api::{FencedLock, FencedLockStatus, WriteBoundary},
     boundary::{Backends, BuiltIn},
-    operator::{self, Scope, Settings, Stats},
+    operator::{self, Metrics, Scope, Settings},
 };
 use k8s_openapi::{api::authentication::v1::TokenRequest, api::core::v1::ServiceAccount, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
@@ -39,7 +40,9 @@ pub struct Lab {
 
 /// An operator that runs until it is stopped or dropped.
 pub struct Running {
-    pub stats: Arc<Stats>,
+    metrics: Arc<Metrics>,
+    /// Where it serves `/livez`, `/readyz` and `/metrics`.
+    pub admin: SocketAddr,
     stop: CancellationToken,
     task: JoinHandle<Result<(), operator::Stopped>>,
 }
@@ -55,10 +58,6 @@ impl Running {
     pub async fn crash(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
-    }
-
-    pub fn reconciles(&self) -> u64 {
-        self.stats.lock_reconciles.load(Ordering::Relaxed)
     }
 }
 
@@ -106,6 +105,7 @@ impl Lab {
         let output = Command::new(tool("helm"))
             .args(["template", "fencedlock", chart, "--namespace", &self.namespace])
             .args(["--set", &format!("namespaces={{{}}}", namespaces.join(","))])
+            .args(["--show-only", "templates/serviceaccount.yaml", "--show-only", "templates/rbac.yaml"])
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -119,6 +119,11 @@ impl Lab {
 
     /// A client with the ServiceAccount's token.
     pub async fn operator_client(&self) -> Client {
+        Client::try_from(self.operator_config().await).unwrap()
+    }
+
+    /// What such a client is made of.
+    pub async fn operator_config(&self) -> Config {
         let accounts = Api::<ServiceAccount>::namespaced(self.admin.clone(), &self.namespace);
         let request: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": [], "expirationSeconds": 3600}})).unwrap();
         let token = accounts.create_token_request("fencedlock", &PostParams::default(), &request).await.unwrap().status.unwrap().token;
@@ -127,7 +132,7 @@ impl Lab {
             let auth: AuthInfo = serde_json::from_value(json!({"token": token})).unwrap();
             user.auth_info = Some(auth);
         }
-        Client::try_from(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap()).unwrap()
+        Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap()
     }
 
     /// Starts the operator in this lab's namespace.
@@ -142,14 +147,18 @@ impl Lab {
     }
 
     pub fn operator_as(&self, client: Client, namespaces: &[&str], backends: Arc<dyn Backends>) -> Running {
-        let settings = Settings {
-            scope: Scope::Namespaces(namespaces.iter().map(|n| (*n).to_owned()).collect()),
-            backend_timeout: Duration::from_millis(500),
-            ..Settings::default()
-        };
-        let (stop, stats) = (CancellationToken::new(), Arc::new(Stats::per_lock()));
-        let task = tokio::spawn(operator::run(client, settings, backends, Arc::clone(&stats), stop.clone()));
-        Running { stats, stop, task }
+        let scope = Scope::Namespaces(namespaces.iter().map(|n| (*n).to_owned()).collect());
+        let settings = Settings { scope, backend_timeout: Duration::from_millis(500), ..Settings::default() };
+        self.operator_set(client, settings, backends)
+    }
+
+    /// Starts an operator with settings of its own.
+    pub fn operator_set(&self, client: Client, settings: Settings, backends: Arc<dyn Backends>) -> Running {
+        let (stop, metrics) = (CancellationToken::new(), Arc::new(Metrics::per_lock()));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = listener.local_addr().unwrap();
+        let task = tokio::spawn(operator::run(client, settings, backends, Arc::clone(&metrics), Some(listener), stop.clone()));
+        Running { metrics, admin, stop, task }
     }
 
     pub fn locks(&self) -> Api<FencedLock> {
@@ -241,7 +250,7 @@ pub fn epoch(lock: &FencedLock) -> Option<u64> {
 
 impl Running {
     pub fn reconciles_of(&self, lab: &Lab, name: &str) -> u64 {
-        self.stats.reconciles_of(&lab.namespace, name)
+        self.metrics.reconciles_of(&lab.namespace, name)
     }
 }
 
@@ -252,7 +261,9 @@ impl Lab {
         let accounts = Api::<ServiceAccount>::namespaced(self.admin.clone(), &self.namespace);
         let mut still = 0;
         let mut last = operator.reconciles_of(self, name);
+        let deadline = tokio::time::Instant::now() + LIMIT;
         while still < 20 {
+            assert!(tokio::time::Instant::now() < deadline, "{name} is reconciled without end: {last} times by now");
             accounts.get("fencedlock").await.unwrap();
             let now = operator.reconciles_of(self, name);
             still = if now == last { still + 1 } else { 0 };

@@ -3,5 +3,6 @@
 pub mod lab;
 pub mod lease;
 pub mod plane;
+pub mod proxy;
 
 pub use lab::Lab;

@@ -1,0 +1,147 @@
+//! What the operator serves: `/livez` and `/readyz` for the kubelet, `/metrics` for Prometheus. Nothing here changes anything.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::TcpListener,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Instant,
+};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::IntoResponse,
+    routing::get,
+};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric, text::encode},
+    metrics::{MetricType, gauge::ConstGauge},
+    registry::Registry,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    metrics::Metrics,
+    unit::{Unit, WatchState},
+};
+
+/// The units that run, for whoever asks how they fare.
+#[derive(Debug, Default)]
+pub(super) struct Units(Mutex<Vec<Weak<Unit>>>);
+
+impl Units {
+    pub(super) fn add(&self, unit: &Arc<Unit>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(unit));
+    }
+
+    fn all(&self) -> Vec<Arc<Unit>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The watches that are dead, as sentences.
+    fn dead(&self) -> Vec<String> {
+        let now = Instant::now();
+        let of = |unit: Arc<Unit>| {
+            let limit = unit.settings.watch_timeout + unit.settings.watch_grace;
+            let dead = unit.signs.dead(now, limit).into_iter();
+            dead.map(|(kind, silence)| format!("the watch of {kind}{} gave no sign for {} s", scope(&unit), silence.as_secs()))
+                .collect::<Vec<_>>()
+        };
+        self.all().into_iter().flat_map(of).collect()
+    }
+
+    /// What the units still wait for before they can say anything, as sentences.
+    fn starting(&self) -> Vec<String> {
+        let of = |unit: Arc<Unit>| {
+            let watches =
+                [("fencedlocks", &unit.watches.locks), ("writeboundaries", &unit.watches.boundaries), ("leases", &unit.watches.leases)];
+            let starting = watches.iter().filter(|(_, state)| *state.borrow() == WatchState::Starting);
+            starting.map(|(kind, _)| format!("the first listing of {kind}{} is under way", scope(&unit))).collect::<Vec<_>>()
+        };
+        self.all().into_iter().flat_map(of).collect()
+    }
+}
+
+fn scope(unit: &Unit) -> String {
+    unit.namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace:?}"))
+}
+
+/// Counts locks and boundaries from the caches whenever somebody asks.
+#[derive(Debug)]
+struct Counts {
+    units: Arc<Units>,
+    metrics: Arc<Metrics>,
+}
+
+type Count = BTreeMap<[(&'static str, String); 2], i64>;
+
+fn family(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, count: Count) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, number) in count {
+        ConstGauge::new(number).encode(metric.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+impl Collector for Counts {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (mut locks, mut boundaries) = (Count::new(), Count::new());
+        for unit in self.units.all() {
+            self.metrics.leases_lapsed(unit.leases.lapsed(Instant::now()));
+            for lock in unit.locks.state() {
+                let lock = lock.0.as_ref().ok();
+                let class = lock.map_or_else(|| "Malformed".into(), |l| format!("{:?}", l.spec.class));
+                let verdict = lock.map_or_else(|| "Invalid".into(), |l| label(l.status.as_ref().and_then(|s| s.verdict)));
+                *locks.entry([("class", class), ("verdict", verdict)]).or_default() += 1;
+            }
+            for boundary in unit.boundaries.state() {
+                let boundary = boundary.0.as_ref().ok();
+                let type_ = boundary.map_or_else(|| "Malformed".into(), |b| b.spec.type_.to_string());
+                let verdict = boundary.map_or_else(|| "Invalid".into(), |b| label(b.status.as_ref().and_then(|s| s.verdict)));
+                *boundaries.entry([("type", type_), ("verdict", verdict)]).or_default() += 1;
+            }
+        }
+        family(&mut encoder, "locks", "FencedLocks by their class and verdict", locks)?;
+        family(&mut encoder, "boundaries", "WriteBoundaries by their type and verdict", boundaries)
+    }
+}
+
+fn label(verdict: Option<impl fmt::Debug>) -> String {
+    verdict.map_or_else(|| "None".into(), |v| format!("{v:?}"))
+}
+
+#[derive(Clone, Debug)]
+struct Shared {
+    units: Arc<Units>,
+    registry: Arc<Registry>,
+}
+
+/// Serves until `stop`.
+pub(super) async fn serve(listener: TcpListener, units: Arc<Units>, metrics: Arc<Metrics>, stop: CancellationToken) -> std::io::Result<()> {
+    let mut registry = Registry::with_prefix("fencedlock");
+    metrics.register(&mut registry);
+    registry.register_collector(Box::new(Counts { units: Arc::clone(&units), metrics }));
+    let app = Router::new()
+        .route("/livez", get(|State(shared): State<Shared>| async move { health(&shared.units.dead()) }))
+        .route("/readyz", get(|State(shared): State<Shared>| async move { health(&shared.units.starting()) }))
+        .route("/metrics", get(scrape))
+        .with_state(Shared { units, registry: Arc::new(registry) });
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await
+}
+
+fn health(wrong: &[String]) -> (StatusCode, String) {
+    if wrong.is_empty() { (StatusCode::OK, "ok\n".into()) } else { (StatusCode::SERVICE_UNAVAILABLE, wrong.join("\n") + "\n") }
+}
+
+async fn scrape(State(shared): State<Shared>) -> impl IntoResponse {
+    let mut text = String::new();
+    match encode(&mut text, &shared.registry) {
+        Ok(()) => (StatusCode::OK, [(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], error.to_string()),
+    }
+}

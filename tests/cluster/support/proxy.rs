@@ -1,0 +1,71 @@
+//! A TCP proxy that can do what load balancers do to idle connections: drop them without a word to either side.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+
+/// A running proxy; it ends when it is dropped.
+pub struct Proxy {
+    pub address: SocketAddr,
+    /// Connections that were made in an earlier age are dead.
+    age: Arc<watch::Sender<u64>>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Proxy {
+    pub async fn to(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let age = Arc::new(watch::Sender::new(0));
+        let ages = Arc::clone(&age);
+        let accepting = tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let Ok(far) = TcpStream::connect(target).await else { continue };
+                tokio::spawn(pipe(near, far, ages.subscribe()));
+            }
+        });
+        Self { address, age, accepting }
+    }
+
+    /// From now on nothing passes on the connections that there are, and nobody is told. New ones work.
+    pub fn drop_silently(&self) {
+        self.age.send_modify(|age| *age += 1);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// Copies both ways until an end closes. Once another age has begun the sockets stay open and nothing is copied any more.
+async fn pipe(near: TcpStream, far: TcpStream, mut ages: watch::Receiver<u64>) {
+    let born = *ages.borrow_and_update();
+    let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = (near.into_split(), far.into_split());
+    let alive = async {
+        tokio::select! {
+            () = copy(&mut near_in, &mut far_out) => {}
+            () = copy(&mut far_in, &mut near_out) => {}
+        }
+    };
+    tokio::select! {
+        () = alive => return,
+        ended = ages.wait_for(|age| *age != born) => if ended.is_err() { return },
+    }
+    // Held open until the proxy is gone.
+    while ages.changed().await.is_ok() {}
+}
+
+async fn copy(from: &mut (impl AsyncReadExt + Unpin), to: &mut (impl AsyncWriteExt + Unpin)) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        if to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}
