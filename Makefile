@@ -46,6 +46,7 @@ tools: ## build the control plane, Helm and the Go programs that tests and demo 
 .PHONY: generate
 generate: ## write the generated files
 	$(CARGO) run --locked --quiet -- crds --write crds
+	$(CARGO) run --locked --quiet -- crds --write charts/fencedlock/files/crds
 
 .PHONY: clean
 clean: ## remove what was built

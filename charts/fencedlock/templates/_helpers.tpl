@@ -7,9 +7,20 @@
 {{ .Values.serviceAccount.name | default (include "fencedlock.name" .) }}
 {{- end }}
 
-{{- define "fencedlock.labels" -}}
+{{/* What tells this release's pods from all others. It never changes: a Deployment's selector is immutable. */}}
+{{- define "fencedlock.selector" -}}
 app.kubernetes.io/name: fencedlock
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "fencedlock.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end }}
+
+{{- define "fencedlock.labels" -}}
+{{ include "fencedlock.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
@@ -42,4 +53,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]
+{{- end }}
+
+{{/* Which namespaces a cluster-wide policy is about: those that are served. */}}
+{{- define "fencedlock.servedNamespaces" -}}
+{{- with .Values.namespaces -}}
+namespaceSelector:
+  matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: In
+    values:
+      {{- toYaml . | nindent 6 }}
+{{- end -}}
 {{- end }}
