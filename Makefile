@@ -22,11 +22,20 @@ test-fast: ## the tests that need no control plane
 	$(CARGO) test --locked --lib --bins
 	$(CARGO) test --locked --doc
 	$(CARGO) test --locked --test cli --test model
+	hack/alerts-test.sh
 
 .PHONY: test-cluster
 test-cluster: tools ## the tests on a real control plane
 	$(CARGO) test --locked --test cluster -- --test-threads=$(CLUSTER_TEST_THREADS)
 	hack/demo-test.sh
+
+.PHONY: e2e
+e2e: ## install with Helm on a real node and live through what users live through; needs root
+	hack/e2e.sh
+
+.PHONY: image
+image: ## build the container image without Docker, as an OCI tar
+	hack/image.sh
 
 .PHONY: test-deep
 test-deep: ## the model in deeper histories, minutes

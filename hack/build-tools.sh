@@ -2,11 +2,12 @@
 # Builds the Go programs that the tests and the demo run: a real etcd, kube-apiserver and kubectl, helm, and our own helpers from hack/tools.
 # Nothing is fetched but Go modules at the versions in hack/*/go.sum. What is already built costs milliseconds.
 #
-# usage: settings=$(hack/build-tools.sh [--with-controller-manager]) && eval "$settings"
+# usage: settings=$(hack/build-tools.sh [--with-controller-manager] [--with-node]) && eval "$settings"
 #        (two steps, because `eval "$(…)"` would swallow a failure)
 #
 # stdout, made for eval (progress goes to stderr):
-#   FENCEDLOCK_TOOLS=DIR     every binary: etcd, kube-apiserver, kubectl, helm, controlplane, elector, kstatus
+#   FENCEDLOCK_TOOLS=DIR     every binary: etcd, kube-apiserver, kubectl, helm, controlplane, elector, kstatus, ociimage; with
+#                            --with-node also what a real node needs: kubelet, kube-scheduler, containerd, CNI plugins, runc
 #   KUBEBUILDER_ASSETS=DIR   etcd, kube-apiserver, kubectl: the directory that envtest expects
 # Both name .cache/tools/bin, the stable path that the Rust tests use. With KUBEBUILDER_ASSETS set to a directory that holds etcd and
 # kube-apiserver, that directory's binaries are linked there and neither is built.
@@ -28,11 +29,12 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-with_controller_manager=''
+with_controller_manager='' with_node=''
 for arg in "$@"; do
   case $arg in
     --with-controller-manager) with_controller_manager=yes ;;
-    *) die "unknown argument $arg; usage: hack/build-tools.sh [--with-controller-manager]" ;;
+    --with-node) with_controller_manager=yes with_node=yes ;;
+    *) die "unknown argument $arg; usage: hack/build-tools.sh [--with-controller-manager] [--with-node]" ;;
   esac
 done
 
@@ -50,6 +52,7 @@ fi
 key() { printf '%s-%.16s' "$1" "$( (cat "${@:2}" && echo "$toolchain") | sha256sum)"; }
 controlplane=$(key controlplane "$hack"/controlplane/go.{mod,sum})
 helm=$(key helm "$hack"/helm/go.{mod,sum})
+node=$(key node "$hack"/node/go.{mod,sum})
 tools=$(key tools "$hack"/tools/go.{mod,sum} "$hack"/tools/cmd/*/*.go)
 
 # A directory inside our own cache is what an earlier eval of our output has set: not the user's choice, and perhaps stale.
@@ -72,6 +75,13 @@ want_kubernetes kubectl
 # Once built it stays in the set, so that a later call without the flag does not take it from a running test.
 if [[ -n $with_controller_manager || -x $cache/$controlplane/bin/kube-controller-manager ]]; then
   want_kubernetes kube-controller-manager
+fi
+node_kubernetes=(kubelet kube-scheduler)
+node_containers=(cmd/containerd cmd/ctr cmd/containerd-shim-runc-v2)
+node_network=(plugins/main/bridge plugins/main/loopback plugins/ipam/host-local)
+if [[ -n $with_node || -x $cache/$node/bin/runc ]]; then
+  for program in "${node_kubernetes[@]}"; do want_kubernetes "$program"; done
+  for program in "${node_containers[@]}" "${node_network[@]}" runc; do want "${program##*/}" "$node/bin"; done
 fi
 want helm "$helm/bin"
 for program in "$hack"/tools/cmd/*/; do want "$(basename "$program")" "$tools/bin"; done
@@ -126,7 +136,7 @@ build_controlplane() {
   ldflags+=" -X k8s.io/component-base/version.gitVersion=$kubernetes"
   ldflags+=" -X k8s.io/component-base/version.gitMajor=1"
   ldflags+=" -X k8s.io/component-base/version.gitMinor=$minor"
-  for component in kube-apiserver kubectl kube-controller-manager; do
+  for component in kube-apiserver kubectl kube-controller-manager "${node_kubernetes[@]}"; do
     if [[ -z ${from[$component]:-} ]] || ! missing "$component"; then continue; fi
     case $component in
       kube-apiserver) expectation="3 to 8 minutes on two cores the first time, seconds afterwards" ;;
@@ -144,6 +154,31 @@ build_helm() {
   version=$(version_of helm helm.sh/helm/v4)
   build "helm $version" "2 to 3 minutes the first time, seconds afterwards" \
     "$helm/bin" helm "-s -w -X helm.sh/helm/v4/internal/version.version=$version" helm.sh/helm/v4/cmd/helm helm
+}
+
+build_node() {
+  local package
+  [[ -n ${from[containerd]:-} ]] || return 0
+  for package in "${node_containers[@]}"; do
+    if missing "${package##*/}"; then
+      build "${package##*/}" "under a minute the first time, seconds afterwards" "$node/bin" node "-s -w" \
+        "github.com/containerd/containerd/v2/$package" "${package##*/}"
+    fi
+  done
+  for package in "${node_network[@]}"; do
+    if missing "${package##*/}"; then
+      build "${package##*/}" "seconds" "$node/bin" node "-s -w" "github.com/containernetworking/plugins/$package" "${package##*/}"
+    fi
+  done
+  missing runc || return 0
+  # Written in Go with a C part, so it comes from Debian. Unpacked, not installed.
+  say "fetching runc from Debian's package"
+  scratch=$(mktemp -d "$cache/scratch.XXXXXX")
+  (cd "$scratch" && { apt-get download runc || { apt-get update && apt-get download runc; }; } && dpkg -x runc_*.deb unpacked) >&2 ||
+    die "the Debian package runc could not be fetched; the message is above"
+  mv -f "$scratch/unpacked/usr/sbin/runc" "$cache/$node/bin/"
+  rm -rf "$scratch"
+  scratch=''
 }
 
 build_own_tools() {
@@ -178,7 +213,7 @@ link_set() {
 # Two weeks bound the disk space that edits of our tools and version bumps leave behind; a bisect across them stays cheap.
 prune() {
   local dir
-  for dir in "$controlplane" "$helm" "$tools" "$set_name"; do
+  for dir in "$controlplane" "$helm" "$node" "$tools" "$set_name"; do
     if [[ -d $cache/$dir ]]; then touch "$cache/$dir"; fi
   done
   find "$cache" -mindepth 1 -maxdepth 1 -type d -mtime +14 -exec rm -rf {} +
@@ -197,6 +232,7 @@ if ! complete; then
   rm -rf "$cache"/scratch.*
   build_controlplane
   build_helm
+  build_node
   build_own_tools
   link_set
   prune

@@ -44,7 +44,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// A stable word for metrics and logs.
+    /// Every word that [`Error::category`] says.
+    pub const CATEGORIES: [&'static str; 6] = ["conflict", "forbidden", "refused", "unavailable", "timeout", "defect"];
+
+    /// A stable word for metrics and logs, one of [`Error::CATEGORIES`].
     pub const fn category(&self) -> &'static str {
         match self {
             Self::Conflict(_) => "conflict",

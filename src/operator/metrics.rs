@@ -8,11 +8,11 @@ use std::{
 };
 
 use prometheus_client::{
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::Registry,
 };
 
-use super::follow::Key;
+use super::{error::Error, follow::Key};
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
@@ -59,7 +59,7 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self {
+        let metrics = Self {
             reconciles: Family::default(),
             reconcile_seconds: Family::new_with_constructor(histogram),
             reconcile_errors: Family::default(),
@@ -69,7 +69,16 @@ impl Default for Metrics {
             activation_seconds: histogram(),
             watch_events: Family::default(),
             per_lock: None,
+        };
+        // A counter that is not there before its first event hides that event from increase().
+        for kind in [Kind::Lock, Kind::Boundary] {
+            drop(metrics.reconciles.get_or_create(&[kind.label()]));
+            drop(metrics.reconcile_seconds.get_or_create(&[kind.label()]));
+            for category in Error::CATEGORIES {
+                drop(metrics.reconcile_errors.get_or_create(&[kind.label(), ("category", category)]));
+            }
         }
+        metrics
     }
 }
 
@@ -81,6 +90,8 @@ impl Metrics {
 
     /// Adds everything to a registry, whose prefix is `fencedlock`.
     pub(super) fn register(&self, registry: &mut Registry) {
+        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The version that runs, also when there is nothing to do", version);
         registry.register("reconciles", "Passes over an object that began", self.reconciles.clone());
         registry.register("reconcile_duration_seconds", "How long a pass took", self.reconcile_seconds.clone());
         registry.register("reconcile_errors", "Passes that failed, by the kind of failure", self.reconcile_errors.clone());

@@ -60,6 +60,7 @@ async fn metrics_count_verdicts_terms_and_passes_and_name_no_object() {
         r#"fencedlock_locks{class="CorrectnessCritical",verdict="Unenforced"} 1"#,
         r#"fencedlock_locks{class="EfficiencyOnly",verdict="NotRequired"} 1"#,
         r#"fencedlock_boundaries{type="External",verdict="CannotEnforce"} 1"#,
+        &format!(r#"fencedlock_build_info{{version="{}"}} 1"#, env!("CARGO_PKG_VERSION")),
         "fencedlock_ownership_transitions_total 2",
         "fencedlock_grant_latency_seconds_count 2",
         "fencedlock_lease_renewal_failures_total 0",
@@ -70,6 +71,26 @@ async fn metrics_count_verdicts_terms_and_passes_and_name_no_object() {
     let text = until(&operator, "/metrics", |_, text| wanted.iter().all(|line| text.contains(line))).await;
     for name in ["secret-project", "cache", lab.namespace.as_str()] {
         assert!(!text.contains(name), "an object's name is no label: {text}");
+    }
+}
+
+/// The dashboard and the alerts speak of metrics that exist.
+#[tokio::test]
+async fn what_is_charted_and_alerted_on_is_served() {
+    let lab = Lab::new().await;
+    let operator = lab.operator().await;
+    until(&operator, "/readyz", |status, _| status == 200).await;
+    let served = until(&operator, "/metrics", |_, text| text.contains("# EOF")).await;
+    let chart = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/fencedlock/files");
+    for file in ["rules.yaml", "dashboard.json"] {
+        let text = std::fs::read_to_string(chart.join(file)).unwrap();
+        let names = text.split(|c: char| !c.is_ascii_lowercase() && c != '_').filter(|word| word.starts_with("fencedlock_"));
+        let family = |name: &str| ["_total", "_bucket", "_info"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned();
+        let names: std::collections::BTreeSet<_> = names.map(family).collect();
+        assert!(names.len() >= 4, "{file}: {names:?}");
+        for name in names {
+            assert!(served.contains(&format!("# TYPE {name} ")), "{file} speaks of {name}, which is not served:\n{served}");
+        }
     }
 }
 

@@ -1,0 +1,165 @@
+#!/usr/bin/env bash
+# The product as its users install it: the image in pods of a real node, by the chart. Started by `make e2e`. Needs root; says in one
+# line what else the machine lacks. KEEP=1 leaves the node up when something fails, to look at it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+hack/node/able.sh
+tools=$(hack/build-tools.sh --with-node) && eval "$tools"
+export FENCEDLOCK_TOOLS
+work=$(mktemp -d "${TMPDIR:-/tmp}/fencedlock-e2e.XXXXXX")
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+passed=0
+
+# shellcheck disable=SC2329  # called by the trap
+finish() {
+  local status=$?
+  trap - EXIT INT TERM
+  if [ "$status" != 0 ] && [ -n "${KEEP:-}" ]; then
+    echo "e2e: left up: hack/node/in.sh $work kubectl get pods -A; end it with hack/node/down.sh $work" >&2
+    exit "$status"
+  fi
+  hack/node/down.sh "$work"
+  rm -rf "$work"
+  exit "$status"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+inside() { hack/node/in.sh "$work" "$@"; }
+kubectl() { inside kubectl "$@"; }
+helm() { inside helm "$@"; }
+step() { printf '\n%s\n' "$*"; }
+fail() {
+  echo "e2e: $1" >&2
+  kubectl get pods,fencedlocks -A -o wide >&2 || true
+  kubectl logs -n fencedlock -l app.kubernetes.io/name=fencedlock --tail=20 >&2 || true
+  exit 1
+}
+# usage: is WHAT EXPECTED ACTUAL
+is() {
+  [ "$2" = "$3" ] || fail "$1: it should be $2 and is $3"
+  passed=$((passed + 1))
+}
+# Waits until a jsonpath of an object has a value: reaches NAMESPACE OBJECT JSONPATH VALUE
+reaches() {
+  kubectl wait -n "$1" "$2" --for="jsonpath=$3=$4" --timeout=60s > /dev/null || fail "$2 in $1 did not reach $3=$4"
+  passed=$((passed + 1))
+}
+lock() { kubectl get fencedlock -n demo report-writer -o "jsonpath=$1"; }
+# The process of a container, as the node sees it: pid_of PATTERN
+pid_of() { inside pgrep -f "$1"; }
+operators() { kubectl get pods -n fencedlock -l app.kubernetes.io/name=fencedlock -o name; }
+
+step "The image, FROM scratch, and a node"
+mkdir "$work/images"
+hack/image.sh "$work/images/fencedlock.tar" "localhost/fencedlock:$version"
+"$FENCEDLOCK_TOOLS/ociimage" --name localhost/pause:1 --entrypoint /pause --out "$work/images/pause.tar" "pause=$FENCEDLOCK_TOOLS/pause"
+"$FENCEDLOCK_TOOLS/ociimage" --name localhost/elector:1 --entrypoint /elector --out "$work/images/elector.tar" \
+  "elector=$FENCEDLOCK_TOOLS/elector"
+hack/node/up.sh "$work" "$work/images"
+
+step "helm install, under the restricted Pod Security level, of a chart whose CustomResourceDefinition is older"
+kubectl create namespace fencedlock > /dev/null
+kubectl label namespace fencedlock pod-security.kubernetes.io/enforce=restricted > /dev/null
+# The chart as it could have been before: without a column.
+cp -r charts/fencedlock "$work/older"
+sed -i '/jsonPath: .status.epoch$/,+2d' "$work/older/files/crds/fencedlock.dev_fencedlocks.yaml"
+values=(--namespace fencedlock --set image.repository=localhost/fencedlock --set image.pullPolicy=Never --set replicas=2 --wait --timeout 90s)
+helm install fencedlock "$work/older" "${values[@]}" > "$work/notes"
+grep -q 'kubectl get fencedlocks' "$work/notes" || fail "the notes do not show the next command"
+is "operators that are ready" 2 "$(kubectl get deployment -n fencedlock fencedlock -o 'jsonpath={.status.readyReplicas}')"
+is "restarts" "0 0" "$(kubectl get pods -n fencedlock -o 'jsonpath={.items[*].status.containerStatuses[0].restartCount}')"
+
+step "helm upgrade brings the new definition"
+helm upgrade fencedlock charts/fencedlock "${values[@]}" > /dev/null
+is "columns named Epoch" 1 "$(kubectl get crd fencedlocks.fencedlock.dev -o 'jsonpath={.spec.versions[0].additionalPrinterColumns[?(@.name=="Epoch")].name}' | wc -w)"
+
+step "helm test: the ServiceAccount has every right that the operator needs"
+helm test fencedlock --namespace fencedlock > /dev/null || fail "helm test failed"
+passed=$((passed + 1))
+
+step "The examples, as in the README"
+kubectl create namespace demo > /dev/null
+kubectl apply -n demo -f examples > "$work/applied" 2>&1
+grep -q 'spec.writeBoundaries is empty' "$work/applied" || fail "kubectl apply did not warn: $(cat "$work/applied")"
+while read -r name verdict; do reaches demo "fencedlock/$name" '{.status.verdict}' "$verdict"; done << 'V'
+cache-rebuild NotRequired
+card-charges RiskAccepted
+coupon-redlock Unenforced
+dunning-mail Unenforced
+ledger-import Unproven
+report-writer Unenforced
+V
+kubectl get fencedlocks -n demo
+
+step "Metrics, of a pod, as Prometheus reads them"
+first=$(operators | head -1)
+kubectl get --raw "/api/v1/namespaces/fencedlock/pods/${first#pod/}:http/proxy/metrics" > "$work/metrics"
+is "critical locks that are unenforced" 3 "$(sed -n 's/^fencedlock_locks{class="CorrectnessCritical",verdict="Unenforced"} //p' "$work/metrics")"
+
+step "A worker in a pod takes the Lease with the token that the kubelet gives it"
+kubectl apply -n demo -f examples/clients/rbac.yaml > /dev/null
+worker() {
+  kubectl apply -n demo -f - > /dev/null << P
+apiVersion: v1
+kind: Pod
+metadata: {name: $1}
+spec:
+  serviceAccountName: report-writer
+  restartPolicy: Never
+  containers:
+  - name: worker
+    image: localhost/elector:1
+    imagePullPolicy: Never
+    args: [--namespace, demo, --lease, report-writer, --lock, report-writer, --id, $1, --lease-duration, 6s, --renew-deadline, 4s, --retry-period, 1s]
+P
+}
+worker worker-a
+reaches demo fencedlock/report-writer '{.status.grant.state}' Active
+is "the holder" worker-a "$(lock '{.status.grant.holder}')"
+is "its pod" "$(kubectl get pod -n demo worker-a -o 'jsonpath={.metadata.uid}')" "$(lock '{.status.grant.term.podUid}')"
+reaches demo fencedlock/report-writer '{.status.conditions[?(@.type=="OwnerUnique")].reason}' OneProcess
+
+step "It stalls (SIGSTOP of a process in a real pod); another one takes over; it wakes up and stops"
+stalled=$(pid_of '^/elector .*--id worker-a')
+inside kill -STOP "$stalled"
+worker worker-b
+reaches demo fencedlock/report-writer '{.status.grant.holder}' worker-b
+reaches demo fencedlock/report-writer '{.status.grant.state}' Active
+is "the epoch" 2 "$(lock '{.status.epoch}')"
+inside kill -CONT "$stalled"
+reaches demo pod/worker-a '{.status.containerStatuses[0].state.terminated.exitCode}' 3
+
+step "One operator is killed, the other one is paused and wakes up again: no epoch is lost or repeated"
+kubectl get pods -n fencedlock -l app.kubernetes.io/name=fencedlock -o 'jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}' > "$work/operators"
+mapfile -t pids < <(pid_of '^/fencedlock operator')
+is "operator processes" 2 "${#pids[@]}"
+inside kill -STOP "${pids[0]}"
+kubectl delete pod -n demo worker-b --grace-period=0 --force > /dev/null 2>&1
+worker worker-c
+reaches demo fencedlock/report-writer '{.status.grant.holder}' worker-c
+reaches demo fencedlock/report-writer '{.status.grant.state}' Active
+is "the epoch" 3 "$(lock '{.status.epoch}')"
+inside kill -CONT "${pids[0]}"
+inside kill -KILL "${pids[1]}"
+kubectl delete pod -n demo worker-c --grace-period=0 --force > /dev/null 2>&1
+worker worker-d
+reaches demo fencedlock/report-writer '{.status.grant.holder}' worker-d
+reaches demo fencedlock/report-writer '{.status.grant.state}' Active
+is "the epoch" 4 "$(lock '{.status.epoch}')"
+kubectl rollout status -n fencedlock deployment/fencedlock --timeout=60s > /dev/null || fail "the killed operator did not come back"
+
+step "helm uninstall with live objects: they stay, with their definitions"
+helm uninstall fencedlock --namespace fencedlock --wait --timeout 90s > /dev/null
+is "operators" "" "$(operators)"
+is "locks" 6 "$(kubectl get fencedlocks -n demo -o name | wc -l)"
+is "the epoch" 4 "$(lock '{.status.epoch}')"
+
+step "The namespace with live locks can be deleted, with nobody there to finalize anything"
+kubectl delete namespace demo --timeout=60s > /dev/null || fail "the namespace did not go away"
+passed=$((passed + 1))
+
+echo
+echo "e2e: $passed passed, 0 failed"
