@@ -20,5 +20,6 @@ pub mod api;
 pub mod audit;
 pub mod boundary;
 pub mod cli;
+pub mod client;
 pub mod epoch;
 pub mod operator;

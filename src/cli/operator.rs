@@ -9,11 +9,13 @@ use std::{
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::{FOUND, Failure};
 use crate::{
     boundary::BuiltIn,
-    operator::{self, Scope, Settings},
+    client::acquire::Timing,
+    operator::{self, Election, Scope, Settings},
 };
 
 #[derive(Debug, clap::Args)]
@@ -30,6 +32,9 @@ pub(super) struct Args {
     /// Where /livez, /readyz and /metrics are served, such as [::]:8080; nowhere when absent
     #[arg(long, env = "FENCEDLOCK_LISTEN", value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
+    /// Let only one replica work at a time, by the Lease fencedlock-operator in this namespace. Saves work; any number may work at once
+    #[arg(long, env = "FENCEDLOCK_ELECTION_NAMESPACE", value_name = "NAMESPACE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    election_namespace: Option<String>,
     /// Say whether the kinds are served and every right is there, and end: 0 when they are, 1 when something is missing
     #[arg(long)]
     check: bool,
@@ -55,6 +60,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
         scope,
         concurrency: args.concurrency,
         backend_timeout: Duration::from_secs(args.backend_timeout),
+        election: args.election_namespace.clone().map(election),
         ..Settings::default()
     };
     if args.check {
@@ -76,6 +82,11 @@ async fn check(settings: Settings) -> Result<u8, Failure> {
         writeln!(out, "{what}")?;
     }
     Ok(FOUND)
+}
+
+fn election(namespace: String) -> Election {
+    let pod = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "fencedlock-operator".into());
+    Election { namespace, name: "fencedlock-operator".into(), identity: format!("{pod}_{}", Uuid::new_v4()), timing: Timing::default() }
 }
 
 /// Binds, also where there is no IPv6 and any address is meant.

@@ -21,6 +21,7 @@ use prometheus_client::{
     metrics::{MetricType, gauge::ConstGauge},
     registry::Registry,
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -29,16 +30,24 @@ use super::{
 };
 
 /// The units that run, for whoever asks how they fare.
-#[derive(Debug, Default)]
-pub(super) struct Units(Mutex<Vec<Weak<Unit>>>);
+#[derive(Debug)]
+pub(super) struct Units {
+    /// How many there will be.
+    expected: usize,
+    running: Mutex<Vec<Weak<Unit>>>,
+}
 
 impl Units {
+    pub(super) fn new(expected: usize) -> Self {
+        Self { expected, running: Mutex::default() }
+    }
+
     pub(super) fn add(&self, unit: &Arc<Unit>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(unit));
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(unit));
     }
 
     fn all(&self) -> Vec<Arc<Unit>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The watches that are dead, as sentences.
@@ -61,7 +70,9 @@ impl Units {
             let starting = watches.iter().filter(|(_, state)| *state.borrow() == WatchState::Starting);
             starting.map(|(kind, _)| format!("the first listing of {kind}{} is under way", scope(&unit))).collect::<Vec<_>>()
         };
-        self.all().into_iter().flat_map(of).collect()
+        let all = self.all();
+        let missing = (all.len() < self.expected).then(|| "the operator starts".to_owned());
+        missing.into_iter().chain(all.into_iter().flat_map(of)).collect()
     }
 }
 
@@ -74,6 +85,7 @@ fn scope(unit: &Unit) -> String {
 struct Counts {
     units: Arc<Units>,
     metrics: Arc<Metrics>,
+    leads: watch::Receiver<bool>,
 }
 
 type Count = BTreeMap<[(&'static str, String); 2], i64>;
@@ -104,6 +116,9 @@ impl Collector for Counts {
                 *boundaries.entry([("type", type_), ("verdict", verdict)]).or_default() += 1;
             }
         }
+        let help = "1 in the replica that works; the others stand by";
+        let leader = encoder.encode_descriptor("leader", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::from(*self.leads.borrow())).encode(leader)?;
         family(&mut encoder, "locks", "FencedLocks by their class and verdict", locks)?;
         family(&mut encoder, "boundaries", "WriteBoundaries by their type and verdict", boundaries)
     }
@@ -120,10 +135,16 @@ struct Shared {
 }
 
 /// Serves until `stop`.
-pub(super) async fn serve(listener: TcpListener, units: Arc<Units>, metrics: Arc<Metrics>, stop: CancellationToken) -> std::io::Result<()> {
+pub(super) async fn serve(
+    listener: TcpListener,
+    units: Arc<Units>,
+    metrics: Arc<Metrics>,
+    leads: watch::Receiver<bool>,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
     let mut registry = Registry::with_prefix("fencedlock");
     metrics.register(&mut registry);
-    registry.register_collector(Box::new(Counts { units: Arc::clone(&units), metrics }));
+    registry.register_collector(Box::new(Counts { units: Arc::clone(&units), metrics, leads }));
     let app = Router::new()
         .route("/livez", get(|State(shared): State<Shared>| async move { health(&shared.units.dead()) }))
         .route("/readyz", get(|State(shared): State<Shared>| async move { health(&shared.units.starting()) }))

@@ -34,6 +34,9 @@ use crate::{
 pub(super) async fn reconcile(object: Arc<Guarded<WriteBoundary>>, unit: Arc<Unit>) -> Result<Action, Error> {
     let limit = unit.settings.reconcile_timeout;
     let key = key_of(&*object);
+    if !*unit.leads.borrow() {
+        return Ok(Action::await_change());
+    }
     unit.metrics.pass_began(Kind::Boundary, &key);
     let pass = async {
         match &object.0 {

@@ -45,6 +45,9 @@ const LONGEST_WAIT: Duration = Duration::from_hours(6);
 pub(super) async fn reconcile(object: Arc<Guarded<FencedLock>>, unit: Arc<Unit>) -> Result<Action, Error> {
     let limit = unit.settings.reconcile_timeout;
     let key = key_of(&*object);
+    if !*unit.leads.borrow() {
+        return Ok(Action::await_change());
+    }
     unit.metrics.pass_began(Kind::Lock, &key);
     let pass = async {
         match &object.0 {

@@ -4,14 +4,14 @@ use std::{convert::Infallible, fmt::Debug, net::TcpListener, sync::Arc, time::In
 
 use futures::{FutureExt, Stream, StreamExt, TryFuture, channel::mpsc::unbounded, future};
 use kube::{
-    Client, Resource,
+    Api, Client, Resource,
     runtime::{
         controller::{self, Action, ReconcileRequest, applier},
         reflector::{Store, store},
     },
 };
 use thiserror::Error;
-use tokio::task::JoinSet;
+use tokio::{sync::watch as watch_channel, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -28,6 +28,7 @@ use super::{
 use crate::{
     api::{FencedLock, WriteBoundary},
     boundary::Backends,
+    client::elect::{self, Elector},
 };
 
 /// The operator ended without having been told to: a defect. The process has to end, so that another one begins.
@@ -52,9 +53,20 @@ pub async fn run(
         Scope::Cluster => vec![None],
         Scope::Namespaces(names) => names.iter().cloned().map(Some).collect(),
     };
-    let (mut parts, units) = (JoinSet::new(), Arc::new(Units::default()));
+    let (mut parts, units) = (JoinSet::new(), Arc::new(Units::new(namespaces.len())));
+    // Without an election every replica leads.
+    let leads = watch_channel::Sender::new(settings.election.is_none());
+    if let Some(election) = &settings.election {
+        let leases = Api::namespaced(client.clone(), &election.namespace);
+        let elector = Elector::new(leases, &election.name, &election.identity, election.timing);
+        let (leads, stop) = (leads.clone(), stop.clone());
+        parts.spawn(async {
+            elect::run(elector, leads, stop).await;
+            Ok(())
+        });
+    }
     if let Some(listener) = listener {
-        let serving = admin::serve(listener, Arc::clone(&units), Arc::clone(&metrics), stop.clone());
+        let serving = admin::serve(listener, Arc::clone(&units), Arc::clone(&metrics), leads.subscribe(), stop.clone());
         parts.spawn(async { serving.await.map_err(|error| Stopped(format!("/livez, /readyz and /metrics: {error}"))) });
     }
     served::compare(&client).await;
@@ -65,6 +77,7 @@ pub async fn run(
             backends: Arc::clone(&backends),
             metrics: Arc::clone(&metrics),
             units: Arc::clone(&units),
+            leads: leads.subscribe(),
         };
         parts.spawn(unit(shared, namespace, stop.clone()));
     }
@@ -86,6 +99,7 @@ struct Shared {
     backends: Arc<dyn Backends>,
     metrics: Arc<Metrics>,
     units: Arc<Units>,
+    leads: watch_channel::Receiver<bool>,
 }
 
 async fn unit(shared: Shared, namespace: Option<String>, stop: CancellationToken) -> Result<(), Stopped> {
@@ -100,6 +114,7 @@ async fn unit(shared: Shared, namespace: Option<String>, stop: CancellationToken
         settings: shared.settings,
         backends: shared.backends,
         metrics: shared.metrics,
+        leads: shared.leads,
         signs,
         locks: locks.clone(),
         boundaries: boundaries.clone(),
@@ -112,6 +127,7 @@ async fn unit(shared: Shared, namespace: Option<String>, stop: CancellationToken
     watches.spawn(watch::boundaries(Arc::clone(&unit), boundary_writer));
     watches.spawn(watch::leases(Arc::clone(&unit)));
     watches.spawn(watch::pods(Arc::clone(&unit)));
+    watches.spawn(watch::leadership(Arc::clone(&unit)));
     let lock_passes = passes(
         &unit,
         locks,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::client::acquire::Timing;
+
 /// Which namespaces are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -9,6 +11,20 @@ pub enum Scope {
     Cluster,
     /// These, each on its own: a right that is missing in one does not stop the others.
     Namespaces(Vec<String>),
+}
+
+/// The operator's own election. It saves work and nothing else: every step is a compare-and-swap or idempotent, so a leader that
+/// was paused and wakes up harms nothing. By our own classes it is an efficiency-only lock.
+#[derive(Clone, Debug)]
+pub struct Election {
+    /// The namespace of the Lease.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Who this replica is, different at each start.
+    pub identity: String,
+    /// How long things take.
+    pub timing: Timing,
 }
 
 /// How the operator behaves.
@@ -25,6 +41,8 @@ pub struct Settings {
     /// How long the API server lets a watch last before it has to be asked for again. The default ends before common load
     /// balancers drop an idle connection (200 s), so that a dead one is noticed (architecture, section 5).
     pub watch_timeout: Duration,
+    /// The operator's own election; without it every replica works.
+    pub election: Option<Election>,
     /// How much longer than that a watch may be silent before `/livez` calls it dead.
     pub watch_grace: Duration,
 }
@@ -37,6 +55,7 @@ impl Default for Settings {
             reconcile_timeout: Duration::from_secs(30),
             backend_timeout: Duration::from_secs(10),
             watch_timeout: Duration::from_mins(3),
+            election: None,
             watch_grace: Duration::from_mins(1),
         }
     }

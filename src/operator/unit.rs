@@ -190,6 +190,8 @@ pub(super) struct Unit {
     pub(super) quarrels: Quarrels,
     /// The signs of life of its watches.
     pub(super) signs: Arc<Signs>,
+    /// Whether this replica works, or stands by with warm caches.
+    pub(super) leads: watch::Receiver<bool>,
     /// Epochs that were minted and are not active yet, by the lock, with the beginning of the pass that minted them.
     minted: Mutex<HashMap<Key, (Epoch, Instant)>>,
     /// The highest epoch that was ever seen, by the lock, with the uid that it is about.
@@ -214,6 +216,7 @@ pub(super) struct Parts {
     pub(super) lock_queue: Queue<Guarded<FencedLock>>,
     pub(super) boundary_queue: Queue<Guarded<WriteBoundary>>,
     pub(super) signs: Arc<Signs>,
+    pub(super) leads: watch::Receiver<bool>,
 }
 
 impl Unit {
@@ -238,6 +241,7 @@ impl Unit {
             fence_reads: Jobs::default(),
             quarrels: Quarrels::default(),
             signs: parts.signs,
+            leads: parts.leads,
             minted: Mutex::default(),
             remembered: Mutex::default(),
         }

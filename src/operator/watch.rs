@@ -134,6 +134,18 @@ fn config(unit: &Unit) -> watcher::Config {
     watcher::Config::default().timeout(u32::try_from(unit.settings.watch_timeout.as_secs()).unwrap_or(u32::MAX))
 }
 
+/// Looks at everything when this replica begins to lead. What happened while it stood by was not worked off.
+pub(super) async fn leadership(unit: Arc<Unit>) {
+    let mut leads = unit.leads.clone();
+    while leads.changed().await.is_ok() {
+        if *leads.borrow_and_update() {
+            wake_all(&unit);
+        }
+    }
+    // The election is over because the operator stops.
+    std::future::pending::<()>().await;
+}
+
 /// Watches FencedLocks: each change is reconciled.
 pub(super) async fn locks(unit: Arc<Unit>, mut writer: Writer<Guarded<FencedLock>>) {
     drive(

@@ -11,6 +11,7 @@ mod chart;
 mod clients;
 mod crash;
 mod crd;
+mod election;
 mod epochs;
 mod renewals;
 mod rights;

@@ -1,6 +1,12 @@
 //! A TCP proxy that can do what load balancers do to idle connections: drop them without a word to either side.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -13,6 +19,8 @@ pub struct Proxy {
     pub address: SocketAddr,
     /// Connections that were made in an earlier age are dead.
     age: Arc<watch::Sender<u64>>,
+    /// New connections are closed at once.
+    refuses: Arc<AtomicBool>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
@@ -22,13 +30,26 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let age = Arc::new(watch::Sender::new(0));
         let ages = Arc::clone(&age);
+        let refuses = Arc::new(AtomicBool::new(false));
+        let refused = Arc::clone(&refuses);
         let accepting = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
+                if refused.load(Ordering::Relaxed) {
+                    continue;
+                }
                 let Ok(far) = TcpStream::connect(target).await else { continue };
                 tokio::spawn(pipe(near, far, ages.subscribe()));
             }
         });
-        Self { address, age, accepting }
+        Self { address, age, refuses, accepting }
+    }
+
+    /// Whether there is a way to the other side. When it is taken away, what is connected dies without a word.
+    pub fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::Relaxed);
+        if refuses {
+            self.drop_silently();
+        }
     }
 
     /// From now on nothing passes on the connections that there are, and nobody is told. New ones work.
