@@ -96,7 +96,7 @@ kubectl get fencedlocks -n demo
 
 step "Metrics, of a pod, as Prometheus reads them"
 first=$(operators | head -1)
-kubectl get --raw "/api/v1/namespaces/fencedlock/pods/${first#pod/}:http/proxy/metrics" > "$work/metrics"
+kubectl get --raw "/api/v1/namespaces/fencedlock/pods/${first#pod/}:8080/proxy/metrics" > "$work/metrics"
 is "critical locks that are unenforced" 3 "$(sed -n 's/^fencedlock_locks{class="CorrectnessCritical",verdict="Unenforced"} //p' "$work/metrics")"
 
 step "A worker in a pod takes the Lease with the token that the kubelet gives it"
@@ -153,6 +153,7 @@ kubectl rollout status -n fencedlock deployment/fencedlock --timeout=60s > /dev/
 
 step "helm uninstall with live objects: they stay, with their definitions"
 helm uninstall fencedlock --namespace fencedlock --wait --timeout 90s > /dev/null
+kubectl wait -n fencedlock pod -l app.kubernetes.io/name=fencedlock --for=delete --timeout=60s > /dev/null || fail "an operator does not stop"
 is "operators" "" "$(operators)"
 is "locks" 6 "$(kubectl get fencedlocks -n demo -o name | wc -l)"
 is "the epoch" 4 "$(lock '{.status.epoch}')"
