@@ -9,7 +9,6 @@ use std::{
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use super::{FOUND, Failure};
 use crate::{
@@ -60,7 +59,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
         scope,
         concurrency: args.concurrency,
         backend_timeout: Duration::from_secs(args.backend_timeout),
-        election: args.election_namespace.clone().map(election),
+        election: args.election_namespace.clone().map(election).transpose()?,
         ..Settings::default()
     };
     if args.check {
@@ -84,9 +83,14 @@ async fn check(settings: Settings) -> Result<u8, Failure> {
     Ok(FOUND)
 }
 
-fn election(namespace: String) -> Election {
+/// No two starts may have the same identity, so it does not come from the pod's name alone.
+fn election(namespace: String) -> Result<Election, Failure> {
+    let mut random = [0; 16];
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    provider.secure_random.fill(&mut random).map_err(|_| Failure::Other("this machine gives no random numbers".into()))?;
+    let random = u128::from_be_bytes(random);
     let pod = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "fencedlock-operator".into());
-    Election { namespace, name: "fencedlock-operator".into(), identity: format!("{pod}_{}", Uuid::new_v4()), timing: Timing::default() }
+    Ok(Election { namespace, name: "fencedlock-operator".into(), identity: format!("{pod}_{random:032x}"), timing: Timing::default() })
 }
 
 /// Binds, also where there is no IPv6 and any address is meant.
