@@ -30,7 +30,7 @@ use super::{
     error::Step,
     follow::{Followed, Key},
     gather::NODE_LEASES,
-    unit::{Guarded, PodSeen, Unit, Unseen, WatchState, key_of},
+    unit::{Guarded, PodSeen, Unit, Unseen, WatchState, key_of, settled},
 };
 use crate::{
     api::{FencedLock, WriteBoundary},
@@ -181,6 +181,8 @@ fn lock_changed(unit: &Unit, lock: &Guarded<FencedLock>, wake: bool) {
     let lease = lock.0.as_ref().ok().and_then(|l| l.spec.coordinator.lease.as_ref()).map(|l| (key.0.clone(), l.name.clone()));
     let known = lease.as_ref().is_some_and(|lease| unit.locks_by_lease.members(lease).contains(&key));
     let left = unit.locks_by_lease.put(&key, lease.as_ref());
+    // Followed from now on, so that the listing of the Leases, which comes later, serves all locks at once.
+    unit.leases.follow(&key, lease.as_ref());
     if !wake {
         return;
     }
@@ -274,6 +276,8 @@ where
 
 /// Watches the Leases of the scope. Those that no lock follows are dropped, and so is every renewal.
 pub(super) async fn leases(unit: Arc<Unit>) {
+    // First the locks, which say what has to be kept of the listing.
+    drop(settled(&unit.watches.locks).await);
     // The kubelets' heartbeats are never ours, and there are as many as nodes (case G04).
     let config = if unit.namespace.is_none() { config(&unit).fields(&format!("metadata.namespace!={NODE_LEASES}")) } else { config(&unit) };
     let events = || watcher(api::<Guarded<Lease>>(&unit), config.clone()).default_backoff();
