@@ -1,4 +1,5 @@
-//! client-go's LeaderElector, unmodified, takes, renews, loses and releases a Lease and gets its epochs.
+//! Clients in the wild, unmodified, get their epochs: client-go's LeaderElector, controller-runtime's manager. Each is
+//! taken over, killed, and comes back under the same identity.
 
 use std::{
     io::{BufRead, BufReader},
@@ -84,4 +85,69 @@ async fn an_unmodified_client_go_elector_gets_its_epochs() {
     lab.until("a", "the release", |s| has(s, on::EPOCH_ACTIVE, "False", "Released")).await;
     let mut again = Elector::start(&lab, "worker-c", true);
     assert_eq!(again.next("epoch")["epoch"], 4);
+}
+
+/// A client that says "leading" and nothing else.
+struct Wild(Child);
+
+impl Wild {
+    fn start(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    fn manager(lab: &Lab, id: Option<&str>, release: bool) -> Self {
+        let mut command = Command::new(tool("manager"));
+        command.arg("--from").arg(&lab.plane.kubeconfig).args(["--namespace", &lab.namespace, "--lease", "a"]);
+        command.args(id.map(|id| format!("--id={id}"))).arg(format!("--release-on-cancel={release}"));
+        Self::start(&mut command)
+    }
+
+    fn until_leading(&mut self) {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("leading"), "the client ended: {line:?}");
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([&format!("-{signal}"), &self.0.id().to_string()]).status().unwrap().success());
+    }
+}
+
+impl Drop for Wild {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The holder that the Lease names now.
+async fn holder(lab: &Lab) -> String {
+    lab.lease("a").api.get("a").await.unwrap().spec.unwrap().holder_identity.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unmodified_controller_runtime_manager_gets_its_epochs() {
+    let lab = Lab::new().await;
+    let _operator = lab.operator().await;
+    lab.declare("a", "CorrectnessCritical").await;
+    // With its own identity, <host>_<uuid>, which no two processes share.
+    let mut first = Wild::manager(&lab, None, false);
+    first.until_leading();
+    lab.until_active("a", 1, &holder(&lab).await).await;
+    first.signal("KILL");
+    let mut second = Wild::manager(&lab, Some("pinned"), true);
+    second.until_leading();
+    lab.until_active("a", 2, "pinned").await;
+    // A09: nothing is asked of a paused owner, and its successor has an epoch of its own.
+    second.signal("STOP");
+    let mut third = Wild::manager(&lab, None, true);
+    third.until_leading();
+    lab.until_active("a", 3, &holder(&lab).await).await;
+    second.signal("CONT");
+    // Released, and back under an identity that led before.
+    third.signal("TERM");
+    lab.until("a", "the release", |s| has(s, on::EPOCH_ACTIVE, "False", "Released")).await;
+    let mut again = Wild::manager(&lab, Some("pinned"), true);
+    again.until_leading();
+    lab.until_active("a", 4, "pinned").await;
 }
