@@ -49,7 +49,7 @@ lint: ## formatting, clippy, documentation, licences, shell scripts, Go programs
 	hack/lint.sh
 
 .PHONY: tools
-tools: ## build the control plane, Helm and the Go programs that tests and demo need
+tools: ## build the control plane, Helm and the clients that tests and demo need
 	@hack/build-tools.sh > /dev/null
 
 .PHONY: generate

@@ -158,6 +158,7 @@ is "operators" "" "$(operators)"
 is "locks" 6 "$(kubectl get fencedlocks -n demo -o name | wc -l)"
 is "the epoch" 4 "$(lock '{.status.epoch}')"
 
+# Case G06.
 step "The namespace with live locks can be deleted, with nobody there to finalize anything"
 kubectl delete namespace demo --timeout=60s > /dev/null || fail "the namespace did not go away"
 passed=$((passed + 1))

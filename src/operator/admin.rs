@@ -116,6 +116,16 @@ impl Collector for Counts {
                 *boundaries.entry([("type", type_), ("verdict", verdict)]).or_default() += 1;
             }
         }
+        let help = "When the API server last answered a watch well, in seconds since 1970; of several namespaces, the longest ago";
+        let mut answered = encoder.encode_descriptor("watch_last_answer_timestamp_seconds", help, None, MetricType::Gauge)?;
+        let mut oldest = BTreeMap::new();
+        for (kind, at) in self.units.all().into_iter().flat_map(|unit| unit.signs.answered()) {
+            let oldest = oldest.entry(kind).or_insert(at);
+            *oldest = at.min(*oldest);
+        }
+        for (kind, at) in oldest {
+            ConstGauge::new(at).encode(answered.encode_family(&[("kind", kind)])?)?;
+        }
         let help = "1 in the replica that works; the others stand by";
         let leader = encoder.encode_descriptor("leader", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::from(*self.leads.borrow())).encode(leader)?;

@@ -12,6 +12,9 @@ use crate::{
     },
 };
 
+/// The reason of a change of owner.
+pub(super) const OWNERSHIP_CHANGED: &str = "OwnershipChanged";
+
 /// Something that changed and that people are told of, as a Kubernetes Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
@@ -52,9 +55,9 @@ pub(super) fn announce(
             let from = old.as_ref().map_or_else(|| "nobody".to_owned(), |g| format!("{:?} (epoch {})", short(g), g.epoch));
             let rule = began.map(|rule| format!(" ({rule:?})")).unwrap_or_default();
             let doubt = if owner.reason == reason::CONTAINER_RESTARTED { "; its container was restarted" } else { "" };
-            say("OwnershipChanged", false, format!("{from} → {:?}, epoch {}{rule}{doubt}", short(new), new.epoch));
+            say(OWNERSHIP_CHANGED, false, format!("{from} → {:?}, epoch {}{rule}{doubt}", short(new), new.epoch));
         }
-        (Some(old), None) => say("OwnershipChanged", false, format!("{:?} (epoch {}) → nobody", short(old), old.epoch)),
+        (Some(old), None) => say(OWNERSHIP_CHANGED, false, format!("{:?} (epoch {}) → nobody", short(old), old.epoch)),
         _ => {}
     }
     if let Some(new) = after.grant.as_ref().filter(|g| g.state == GrantState::Active)

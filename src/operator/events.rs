@@ -16,7 +16,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 
-use super::announce::Announcement;
+use super::announce::{Announcement, OWNERSHIP_CHANGED};
 use crate::api::conditions::{printable, shorten};
 
 /// The longest note that the API server accepts, in bytes.
@@ -26,12 +26,53 @@ const BURST: usize = 12;
 /// The time that [`BURST`] is about.
 const WINDOW: Duration = Duration::from_mins(1);
 
+/// How many changes of owner in [`UNREST`] are too many.
+const CHANGES: usize = 6;
+/// The time that [`CHANGES`] is about, and that passes before it is said again.
+const UNREST: Duration = Duration::from_mins(5);
+
+/// What happened to one object lately.
+#[derive(Debug, Default)]
+struct Recent {
+    events: Vec<Instant>,
+    changes: Vec<Instant>,
+    warned: Option<Instant>,
+}
+
+impl Recent {
+    /// Whether another Event is not one too many.
+    fn may(&mut self, now: Instant) -> bool {
+        self.events.retain(|t| now.duration_since(*t) < WINDOW);
+        let may = self.events.len() < BURST;
+        if may {
+            self.events.push(now);
+        }
+        may
+    }
+
+    /// Takes note of a change of owner. Says how many there were when that is news.
+    fn changed(&mut self, now: Instant) -> Option<usize> {
+        self.changes.retain(|t| now.duration_since(*t) < UNREST);
+        self.changes.push(now);
+        let is_news = self.changes.len() >= CHANGES && self.warned.is_none_or(|at| now.duration_since(at) >= UNREST);
+        is_news.then(|| {
+            self.warned = Some(now);
+            self.changes.len()
+        })
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        let last = self.events.iter().chain(&self.changes).max();
+        last.is_none_or(|t| now.duration_since(*t) >= UNREST)
+    }
+}
+
 /// Writes Events.
 #[derive(Clone)]
 pub(super) struct Announcer {
     client: Client,
     instance: String,
-    recent: Arc<Mutex<HashMap<String, Vec<Instant>>>>,
+    recent: Arc<Mutex<HashMap<String, Recent>>>,
 }
 
 impl Announcer {
@@ -45,7 +86,7 @@ impl Announcer {
         let regarding = object.object_ref(&());
         let namespace = object.namespace().unwrap_or_default();
         let uid = object.uid().unwrap_or_default();
-        for announcement in announcements {
+        for announcement in announcements.into_iter().flat_map(|a| [self.unrest(&uid, &a), Some(a)]).flatten() {
             tracing::info!(object = %format_args!("{namespace}/{}", object.name_any()), reason = announcement.reason, "{}", printable(&announcement.note));
             if !self.may(&uid) {
                 tracing::info!(object = %format_args!("{namespace}/{}", object.name_any()), "more than {BURST} Events a minute: this one is only logged");
@@ -61,18 +102,33 @@ impl Announcer {
         }
     }
 
+    fn recent<R>(&self, uid: &str, work: impl FnOnce(&mut Recent, Instant) -> R) -> R {
+        let mut all = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        all.retain(|_, recent| !recent.is_over(now));
+        work(all.entry(uid.to_owned()).or_default(), now)
+    }
+
     /// Whether another Event about the object is not one too many.
     fn may(&self, uid: &str) -> bool {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        recent.retain(|_, times| times.iter().any(|t| now.duration_since(*t) < WINDOW));
-        let times = recent.entry(uid.to_owned()).or_default();
-        times.retain(|t| now.duration_since(*t) < WINDOW);
-        let may = times.len() < BURST;
-        if may {
-            times.push(now);
+        self.recent(uid, Recent::may)
+    }
+
+    /// A lock that changes hands again and again is said to, before the change that makes it one time too many (case B14).
+    fn unrest(&self, uid: &str, announcement: &Announcement) -> Option<Announcement> {
+        if announcement.reason != OWNERSHIP_CHANGED {
+            return None;
         }
-        may
+        let changes = self.recent(uid, Recent::changed)?;
+        let minutes = UNREST.as_secs() / 60;
+        Some(Announcement {
+            reason: "FrequentTransitions",
+            warning: true,
+            note: format!(
+                "the lock changed hands {changes} times in {minutes} minutes: owners die, or take it from each other; each time an obsolete owner may \
+                 still be writing"
+            ),
+        })
     }
 
     fn event(&self, namespace: &str, regarding: &ObjectReference, announcement: &Announcement) -> Event {
@@ -93,5 +149,28 @@ impl Announcer {
             regarding: Some(regarding.clone()),
             ..Default::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B14: said once, and again only after a while.
+    #[test]
+    fn a_lock_that_changes_hands_too_often_is_said_to_once() {
+        let (mut recent, start) = (Recent::default(), Instant::now());
+        let said: Vec<_> = (0..20).filter_map(|n| recent.changed(start + Duration::from_secs(2 * n))).collect();
+        assert_eq!(said, [CHANGES]);
+        assert!(recent.changed(start + UNREST + Duration::from_secs(12)).is_some(), "it goes on");
+        let mut calm = Recent::default();
+        assert!((0..50).all(|n| calm.changed(start + UNREST * n / 5).is_none()), "five in that time are no unrest");
+    }
+
+    #[test]
+    fn events_about_one_object_are_bounded() {
+        let (mut recent, start) = (Recent::default(), Instant::now());
+        assert_eq!((0..100).filter(|_| recent.may(start)).count(), BURST);
+        assert!(recent.may(start + WINDOW) && !recent.is_over(start + WINDOW) && recent.is_over(start + WINDOW + UNREST));
     }
 }

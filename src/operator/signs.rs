@@ -8,32 +8,48 @@ use std::{
 };
 
 use http::Request;
+use k8s_openapi::jiff::Timestamp;
 use kube::{Client, client::Body};
 
 /// The resources that a unit watches.
 pub(super) const WATCHED: [&str; 4] = ["fencedlocks", "writeboundaries", "leases", "pods"];
 
+/// What one watch gave last.
+#[derive(Clone, Copy, Debug)]
+struct Sign {
+    /// When it gave any.
+    at: Instant,
+    /// When the API server last answered it well, in seconds since 1970; 0 when never.
+    answered: i64,
+}
+
 /// When each watch gave its last sign.
 #[derive(Debug)]
-pub(super) struct Signs(Mutex<[Instant; WATCHED.len()]>);
+pub(super) struct Signs(Mutex<[Sign; WATCHED.len()]>);
 
 impl Signs {
     pub(super) fn new(now: Instant) -> Self {
-        Self(Mutex::new([now; WATCHED.len()]))
+        Self(Mutex::new([Sign { at: now, answered: 0 }; WATCHED.len()]))
     }
 
-    fn note(&self, index: usize, now: Instant) {
+    fn note(&self, index: usize, now: Instant, answered: Option<i64>) {
         let mut signs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sign) = signs.get_mut(index) {
-            *sign = now;
+            *sign = Sign { at: now, answered: answered.unwrap_or(sign.answered) };
         }
     }
 
     /// The watches without a sign for longer than `limit`, and for how long.
     pub(super) fn dead(&self, now: Instant, limit: Duration) -> Vec<(&'static str, Duration)> {
         let signs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let silent = WATCHED.iter().zip(*signs).map(|(kind, sign)| (*kind, now.duration_since(sign)));
+        let silent = WATCHED.iter().zip(*signs).map(|(kind, sign)| (*kind, now.duration_since(sign.at)));
         silent.filter(|(_, silence)| *silence > limit).collect()
+    }
+
+    /// When the API server last answered each watch well, in seconds since 1970; 0 when never (case G13).
+    pub(super) fn answered(&self) -> [(&'static str, i64); WATCHED.len()] {
+        let signs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::array::from_fn(|n| (WATCHED[n], signs[n].answered))
     }
 }
 
@@ -52,7 +68,8 @@ pub(super) fn noting(client: Client, signs: Arc<Signs>) -> Client {
             let watched = listed(request.uri().path());
             let answer = client.send(request).await;
             if let Some(index) = watched {
-                signs.note(index, Instant::now());
+                let well = answer.as_ref().is_ok_and(|answer| answer.status().is_success());
+                signs.note(index, Instant::now(), well.then(|| Timestamp::now().as_second()));
             }
             answer
         }
@@ -71,7 +88,9 @@ mod tests {
         let later = start + Duration::from_secs(11);
         assert_eq!(signs.dead(start + limit, limit), []);
         let leases = listed("/apis/coordination.k8s.io/v1/namespaces/x/leases").unwrap();
-        signs.note(leases, later);
+        signs.note(leases, later, Some(7));
+        signs.note(leases, later, None);
+        assert_eq!(signs.answered(), [("fencedlocks", 0), ("writeboundaries", 0), ("leases", 7), ("pods", 0)]);
         let dead: Vec<_> = signs.dead(later, limit).into_iter().map(|(kind, _)| kind).collect();
         assert_eq!(dead, ["fencedlocks", "writeboundaries", "pods"]);
     }
