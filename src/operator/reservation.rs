@@ -64,6 +64,7 @@ pub(super) async fn raise(
 }
 
 async fn try_raise(unit: &Unit, (namespace, lock): &Key, read: Option<&Reservation>, to: &Reservation) -> Result<(), Error> {
+    let _turn = unit.reserving.lock().await;
     let conflict = || Error::Conflict(format!("ConfigMap {namespace}/{NAME}"));
     let Some(mut map) = get(unit, namespace).await? else {
         if read.is_some() {

@@ -188,6 +188,8 @@ pub(super) struct Unit {
     /// Reads of fences by the boundary, each for one minting.
     pub(super) fence_reads: Jobs<Key, Declared, FenceRead>,
     pub(super) quarrels: Quarrels,
+    /// Held while a reservation is raised: the locks of a namespace share one ConfigMap, and would conflict with each other.
+    pub(super) reserving: tokio::sync::Mutex<()>,
     /// The signs of life of its watches.
     pub(super) signs: Arc<Signs>,
     /// Whether this replica works, or stands by with warm caches.
@@ -240,6 +242,7 @@ impl Unit {
             activations: Jobs::default(),
             fence_reads: Jobs::default(),
             quarrels: Quarrels::default(),
+            reserving: tokio::sync::Mutex::default(),
             signs: parts.signs,
             leads: parts.leads,
             minted: Mutex::default(),
