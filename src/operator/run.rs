@@ -21,7 +21,7 @@ use super::{
     metrics::Metrics,
     reconcile, served,
     settings::{Scope, Settings},
-    signs::{self, Signs},
+    signs::Signs,
     unit::{Guarded, Parts, Queue, Unit},
     watch,
 };
@@ -109,7 +109,7 @@ async fn unit(shared: Shared, namespace: Option<String>, stop: CancellationToken
     let (boundary_queue, boundary_requests) = unbounded();
     let signs = Arc::new(Signs::new(Instant::now()));
     let unit = Arc::new(Unit::new(Parts {
-        client: signs::noting(shared.client, Arc::clone(&signs)),
+        client: shared.client,
         namespace,
         settings: shared.settings,
         backends: shared.backends,

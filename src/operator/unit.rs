@@ -26,7 +26,7 @@ use super::{
     metrics::Metrics,
     quarrel::Quarrels,
     settings::Settings,
-    signs::Signs,
+    signs::{self, Signs},
 };
 use crate::{
     api::{FencedLock, WriteBoundary},
@@ -169,6 +169,8 @@ pub(super) async fn settled(state: &watch::Sender<WatchState>) -> Result<(), Uns
 /// One scope, with everything that serves it.
 pub(super) struct Unit {
     pub(super) client: Client,
+    /// The client of the watches, which notes their signs of life.
+    pub(super) watching: Client,
     pub(super) namespace: Option<String>,
     pub(super) settings: Settings,
     pub(super) backends: Arc<dyn Backends>,
@@ -225,6 +227,7 @@ impl Unit {
     pub(super) fn new(parts: Parts) -> Self {
         Self {
             announcer: Announcer::new(parts.client.clone()),
+            watching: signs::noting(parts.client.clone(), Arc::clone(&parts.signs)),
             client: parts.client,
             namespace: parts.namespace,
             settings: parts.settings,

@@ -41,7 +41,7 @@ fn api<K>(unit: &Unit) -> Api<K>
 where
     K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
 {
-    unit.namespace.as_deref().map_or_else(|| Api::all(unit.client.clone()), |ns| Api::namespaced(unit.client.clone(), ns))
+    unit.namespace.as_deref().map_or_else(|| Api::all(unit.watching.clone()), |ns| Api::namespaced(unit.watching.clone(), ns))
 }
 
 /// The first pause after a watch was given up; it doubles up to [`LONGEST_PAUSE`].
