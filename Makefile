@@ -37,6 +37,10 @@ e2e: ## install with Helm on a real node and live through what users live throug
 image: ## build the container image without Docker, as an OCI tar
 	hack/image.sh
 
+.PHONY: bench
+bench: tools ## measure with 10,000 locks on a real API server; writes bench/results/latest.json
+	$(CARGO) bench --locked --bench locks
+
 .PHONY: test-deep
 test-deep: ## the model in deeper histories, minutes
 	$(CARGO) test --locked --release --test model -- --ignored --nocapture
