@@ -133,7 +133,6 @@ inside kill -CONT "$stalled"
 reaches demo pod/worker-a '{.status.containerStatuses[0].state.terminated.exitCode}' 3
 
 step "One operator is killed, the other one is paused and wakes up again: no epoch is lost or repeated"
-kubectl get pods -n fencedlock -l app.kubernetes.io/name=fencedlock -o 'jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}' > "$work/operators"
 mapfile -t pids < <(pid_of '^/fencedlock operator')
 is "operator processes" 2 "${#pids[@]}"
 inside kill -STOP "${pids[0]}"

@@ -18,7 +18,7 @@ pub use write_boundary::{
     BoundaryType, BoundaryVerdict, ClaimKind, ConditionalUpdate, Connection, ExemptRole, ExternalBoundary, Fence, GuardMode,
     IdempotencyKey, KubernetesBoundary, KubernetesTarget, Ledger, Limit, LimitName, LockRef, Observed, Parameters, PostgresBoundary,
     PostgresTable, ProbeOutcome, ProbeResult, Proof, ProofSchedule, Reacquire, RequestExemption, RiskAcceptance, SecretKeyRef,
-    SubjectExemption, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus, WritesPerEpoch,
+    SubjectExemption, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus, WritesPerEpoch, named_lock,
 };
 
 /// The API group of both kinds.

@@ -522,6 +522,11 @@ pub struct Fence {
     pub generation: Option<i64>,
 }
 
+/// The lock that an object names, also one that cannot be read as a WriteBoundary: it counts for that lock all the same.
+pub fn named_lock(object: &serde_json::Value) -> Option<&str> {
+    object.pointer("/spec/lockRef/name").and_then(serde_json::Value::as_str)
+}
+
 /// Who would have been refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -89,8 +89,8 @@ fn election(namespace: String) -> Result<Election, Failure> {
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     provider.secure_random.fill(&mut random).map_err(|_| Failure::Other("this machine gives no random numbers".into()))?;
     let random = u128::from_be_bytes(random);
-    let pod = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "fencedlock-operator".into());
-    Ok(Election { namespace, name: "fencedlock-operator".into(), identity: format!("{pod}_{random:032x}"), timing: Timing::default() })
+    let identity = format!("{}_{random:032x}", operator::replica_name());
+    Ok(Election { namespace, name: "fencedlock-operator".into(), identity, timing: Timing::default() })
 }
 
 /// Binds, also where there is no IPv6 and any address is meant.

@@ -1,9 +1,6 @@
 //! One write boundary, one pass: judge it and report. Activation belongs to its lock's reconcile; this only shows the result.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::runtime::controller::Action;
@@ -11,7 +8,7 @@ use serde_json::json;
 
 use super::{
     decide::{is_at, lock_side},
-    error::{Error, contained},
+    error::Error,
     follow::Key,
     gather::evidence,
     guarded::Malformed,
@@ -32,22 +29,14 @@ use crate::{
 
 /// Reconciles one boundary, in bounded time.
 pub(super) async fn reconcile(object: Arc<Guarded<WriteBoundary>>, unit: Arc<Unit>) -> Result<Action, Error> {
-    let limit = unit.settings.reconcile_timeout;
     let key = key_of(&*object);
-    if !*unit.leads.borrow() {
-        return Ok(Action::await_change());
-    }
-    unit.metrics.pass_began(Kind::Boundary, &key);
     let pass = async {
         match &object.0 {
             Ok(boundary) => one_boundary(&unit, &key, boundary).await,
             Err(invalid) => malformed(&unit, &key, invalid).await,
         }
     };
-    let began = Instant::now();
-    let outcome = contained(format!("reconciling {}/{}", key.0, key.1), limit, pass).await;
-    unit.metrics.pass_ended(Kind::Boundary, began.elapsed());
-    outcome
+    unit.pass(Kind::Boundary, &key, pass).await
 }
 
 async fn one_boundary(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Result<Action, Error> {

@@ -119,6 +119,13 @@ pub struct Observed {
     pub now: Timestamp,
 }
 
+impl Observed {
+    /// Whether an activation of the recorded grant met a later fence.
+    pub fn is_superseded(&self) -> bool {
+        self.activations.values().any(|a| matches!(a, Activation::Superseded(_)))
+    }
+}
+
 /// What is to be done about one lock.
 #[derive(Clone, Debug)]
 pub struct Decision {
@@ -251,13 +258,12 @@ pub fn decide(observed: &Observed) -> Decision {
 }
 
 fn needs(observed: &Observed, before: &FencedLockStatus, epochs: &grant::Decision, changes: bool) -> Option<Needs> {
-    let is_superseded = observed.activations.values().any(|a| matches!(a, Activation::Superseded(_)));
     let active = |grant: Option<&Grant>| grant.filter(|g| g.state == GrantState::Active).map(|g| g.epoch);
     let activates = active(epochs.grant.as_ref()).is_some() && active(epochs.grant.as_ref()) != active(before.grant.as_ref());
     let is_critical = observed.lock.spec.class == LockClass::CorrectnessCritical;
     if changes && !observed.fresh {
         Some(Needs::FreshReads)
-    } else if (epochs.began.is_some() || is_superseded) && !observed.fences_read {
+    } else if (epochs.began.is_some() || observed.is_superseded()) && !observed.fences_read {
         Some(Needs::Fences)
     } else if activates && is_critical && !observed.boundaries_fresh {
         Some(Needs::FreshBoundaries)

@@ -16,7 +16,10 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 
-use super::announce::{Announcement, OWNERSHIP_CHANGED};
+use super::{
+    announce::{Announcement, OWNERSHIP_CHANGED},
+    settings::replica_name,
+};
 use crate::api::conditions::{printable, shorten};
 
 /// The longest note that the API server accepts, in bytes.
@@ -77,8 +80,7 @@ pub(super) struct Announcer {
 
 impl Announcer {
     pub(super) fn new(client: Client) -> Self {
-        let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "fencedlock-operator".into());
-        Self { client, instance, recent: Arc::default() }
+        Self { client, instance: replica_name(), recent: Arc::default() }
     }
 
     /// Writes Events about an object, in the background. What fails is logged: an Event is a courtesy, the status is the record.

@@ -8,7 +8,7 @@ use kube::Resource;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
 use serde_json::Value;
 
-use crate::api::WriteBoundary;
+use crate::api::{WriteBoundary, named_lock};
 
 /// An object, or what can be said of one that is malformed.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
                 Ok(Self(Err(Malformed {
                     error: error.to_string(),
                     metadata: serde_json::from_value(metadata).map_err(D::Error::custom)?,
-                    lock_ref: value.pointer("/spec/lockRef/name").and_then(Value::as_str).map(str::to_owned),
+                    lock_ref: named_lock(&value).map(str::to_owned),
                 })))
             },
             |object| Ok(Self(object)),

@@ -33,4 +33,4 @@ pub use check::check;
 pub use error::Error;
 pub use metrics::Metrics;
 pub use run::{Stopped, run};
-pub use settings::{Election, Scope, Settings};
+pub use settings::{Election, Scope, Settings, replica_name};

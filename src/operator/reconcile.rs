@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{
     decide::{CountedState, Decision, Needs, Observed, UnreadFence, decide},
-    error::{Error, contained},
+    error::Error,
     follow::Key,
     gather::{self, Freshness, fresh_lock},
     guarded::Malformed,
@@ -23,10 +23,7 @@ use super::{
 };
 use crate::{
     api::{FencedLock, Verdict, conditions::reason},
-    audit::{
-        conditions::{Activation, malformed_lock},
-        schema,
-    },
+    audit::{conditions::malformed_lock, schema},
     epoch::{
         grant::{LeaseRead, Standing},
         mint::ReservationError,
@@ -43,22 +40,14 @@ const LONGEST_WAIT: Duration = Duration::from_hours(6);
 
 /// Reconciles one lock, in bounded time.
 pub(super) async fn reconcile(object: Arc<Guarded<FencedLock>>, unit: Arc<Unit>) -> Result<Action, Error> {
-    let limit = unit.settings.reconcile_timeout;
     let key = key_of(&*object);
-    if !*unit.leads.borrow() {
-        return Ok(Action::await_change());
-    }
-    unit.metrics.pass_began(Kind::Lock, &key);
     let pass = async {
         match &object.0 {
             Ok(lock) => one_lock(&unit, &key, Arc::new(lock.clone())).await,
             Err(invalid) => malformed(&unit, &key, invalid).await,
         }
     };
-    let began = Instant::now();
-    let outcome = contained(format!("reconciling {}/{}", key.0, key.1), limit, pass).await;
-    unit.metrics.pass_ended(Kind::Lock, began.elapsed());
-    outcome
+    unit.pass(Kind::Lock, &key, Box::pin(pass)).await
 }
 
 async fn one_lock(unit: &Arc<Unit>, key: &Key, cached: Arc<FencedLock>) -> Result<Action, Error> {
@@ -169,8 +158,7 @@ fn activate(unit: &Arc<Unit>, key: &Key, recorded: &FencedLock, observed: &Obser
 fn next_look(unit: &Unit, observed: &Observed, decision: &Decision, left_alone_for: Option<Duration>) -> Action {
     let by_rule = decision.until.map(wait_until);
     let unwatched = |s: &Standing| matches!(s, Standing::Forbidden(_) | Standing::LeaseUnreadable(_) | Standing::NotMinted(_));
-    let is_superseded = observed.activations.values().any(|a| matches!(a, Activation::Superseded(_)));
-    let blind = (unwatched(&decision.grant.standing) || observed.reservation.is_err() || is_superseded).then_some(LOOK_AGAIN);
+    let blind = (unwatched(&decision.grant.standing) || observed.reservation.is_err() || observed.is_superseded()).then_some(LOOK_AGAIN);
     let retry = gather::retry_after(unit, observed, decision);
     let reserving = matches!(observed.reservation, Err(ReservationError::Unavailable(_))).then_some(Duration::from_secs(2));
     [by_rule, blind, retry, reserving, left_alone_for].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue)

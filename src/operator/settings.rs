@@ -13,6 +13,11 @@ pub enum Scope {
     Namespaces(Vec<String>),
 }
 
+/// What this replica is called: its pod's name, where there is one.
+pub fn replica_name() -> String {
+    std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "fencedlock-operator".into())
+}
+
 /// The operator's own election. It saves work and nothing else: every step is a compare-and-swap or idempotent, so a leader that
 /// was paused and wakes up harms nothing. By our own classes it is an efficiency-only lock.
 #[derive(Clone, Debug)]

@@ -12,18 +12,19 @@ use futures::channel::mpsc::UnboundedSender;
 use kube::{
     Client, Resource, ResourceExt,
     runtime::{
-        controller::ReconcileRequest,
+        controller::{Action, ReconcileRequest},
         reflector::{ObjectRef, Store},
     },
 };
 use tokio::sync::watch;
 
 use super::{
+    error::{Error, contained},
     events::Announcer,
     follow::{Followable, Followed, Key, Seen},
     groups::Groups,
     jobs::Jobs,
-    metrics::Metrics,
+    metrics::{Kind, Metrics},
     quarrel::Quarrels,
     settings::Settings,
     signs::{self, Signs},
@@ -276,6 +277,18 @@ impl Unit {
             remembered.insert(key, (uid, epoch));
         }
         highest
+    }
+
+    /// One pass over an object, bounded, contained and measured. None while another replica leads.
+    pub(super) async fn pass(&self, kind: Kind, key: &Key, pass: impl Future<Output = Result<Action, Error>>) -> Result<Action, Error> {
+        if !*self.leads.borrow() {
+            return Ok(Action::await_change());
+        }
+        self.metrics.pass_began(kind, key);
+        let began = Instant::now();
+        let outcome = contained(format!("reconciling {}/{}", key.0, key.1), self.settings.reconcile_timeout, pass).await;
+        self.metrics.pass_ended(kind, began.elapsed());
+        outcome
     }
 
     /// Measures grants: called with the lock as it was recorded, and the beginning of the pass that did it.

@@ -3,13 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::support::{Lab, lab::Running, lease::at, proxy::Proxy};
+use crate::support::{Lab, lab::Running, lease::at};
 use fencedlock::{
     boundary::BuiltIn,
     client::acquire::Timing,
     operator::{Election, Scope, Settings},
 };
-use kube::Client;
 
 fn settings(lab: &Lab, identity: &str) -> Settings {
     let second = Duration::from_secs(1);
@@ -69,12 +68,8 @@ async fn one_replica_works_and_the_next_one_takes_over() {
 #[tokio::test]
 async fn a_leader_that_lost_touch_has_stopped() {
     let lab = Lab::new().await;
-    let mut config = lab.operator_config().await;
-    let target = format!("127.0.0.1:{}", config.cluster_url.port_u16().unwrap()).parse().unwrap();
-    let proxy = Proxy::to(target).await;
-    config.cluster_url = format!("https://{}/", proxy.address).parse().unwrap();
-    config.read_timeout = Some(Duration::from_secs(4));
-    let one = lab.operator_set(Client::try_from(config).unwrap(), settings(&lab, "one"), Arc::new(BuiltIn));
+    let (proxy, client) = lab.operator_behind(Some(Duration::from_secs(4))).await;
+    let one = lab.operator_set(client, settings(&lab, "one"), Arc::new(BuiltIn));
     until_leads(&lab, "one").await;
     let two = replica(&lab, "two").await;
     lab.declare("a", "CorrectnessCritical").await;

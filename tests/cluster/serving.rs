@@ -1,6 +1,6 @@
 //! What is served beside the work: `/livez`, `/readyz`, `/metrics`; and connections that die without a word.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use crate::support::{
     Lab,
@@ -114,18 +114,14 @@ async fn a_lease_that_runs_out_is_counted() {
 
 /// A client of the operator behind a proxy, and its settings: watches that the API server ends after two seconds.
 async fn behind(lab: &Lab, read_timeout: Option<Duration>) -> (Proxy, Client, Settings) {
-    let mut config = lab.operator_config().await;
-    let target: SocketAddr = format!("127.0.0.1:{}", config.cluster_url.port_u16().unwrap()).parse().unwrap();
-    let proxy = Proxy::to(target).await;
-    config.cluster_url = format!("https://{}/", proxy.address).parse().unwrap();
-    config.read_timeout = read_timeout;
+    let (proxy, client) = lab.operator_behind(read_timeout).await;
     let settings = Settings {
         scope: Scope::Namespaces(vec![lab.namespace.clone()]),
         watch_timeout: Duration::from_secs(2),
         watch_grace: Duration::from_secs(2),
         ..Settings::default()
     };
-    (proxy, Client::try_from(config).unwrap(), settings)
+    (proxy, client, settings)
 }
 
 /// A load balancer forgets idle connections and tells nobody. The operator gives them up by itself, and misses no term.

@@ -10,6 +10,7 @@ use crate::{
     api::{
         ClaimKind, FencedLock, LockClass, Verdict, WriteBoundary,
         conditions::{Truth, reason},
+        named_lock,
     },
     audit::{
         boundary::{self, Evidence, LockSide},
@@ -84,7 +85,7 @@ pub(super) fn judge(documents: Vec<Document>, now: Timestamp) -> Judged {
 fn add<T: serde::de::DeserializeOwned>(all: &mut BTreeMap<Name, Read<T>>, place: Place, object: Object, result: &mut Judged) {
     let name = (object.namespace, object.name);
     let errors = schema::check(&object.kind, &object.value);
-    let lock_ref = object.value.pointer("/spec/lockRef/name").and_then(|name| name.as_str()).map(str::to_owned);
+    let lock_ref = named_lock(&object.value).map(str::to_owned);
     let read =
         Read { place: place.clone(), object: serde_json::from_value(object.value).ok().filter(|_| errors.is_empty()), errors, lock_ref };
     if let Some(first) = all.insert(name.clone(), read) {

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     lease::LeaseClient,
     plane::{Plane, tool},
+    proxy::Proxy,
 };
 
 /// How long a test waits for something that must happen. Reached only when it does not.
@@ -133,6 +134,16 @@ impl Lab {
             user.auth_info = Some(auth);
         }
         Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap()
+    }
+
+    /// A client like that behind a proxy, which gives a connection up when nothing arrives for `read_timeout`.
+    pub async fn operator_behind(&self, read_timeout: Option<Duration>) -> (Proxy, Client) {
+        let mut config = self.operator_config().await;
+        let target = format!("127.0.0.1:{}", config.cluster_url.port_u16().unwrap()).parse().unwrap();
+        let proxy = Proxy::to(target).await;
+        config.cluster_url = format!("https://{}/", proxy.address).parse().unwrap();
+        config.read_timeout = read_timeout;
+        (proxy, Client::try_from(config).unwrap())
     }
 
     /// Starts the operator in this lab's namespace.
