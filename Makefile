@@ -15,7 +15,7 @@ demo: tools ## show the operator at work on a real control plane; KEEP=1 leaves 
 	@hack/demo.sh
 
 .PHONY: test
-test: lint test-fast tools test-cluster ## everything that CI runs
+test: lint test-fast tools test-cluster e2e ## everything that CI runs
 
 .PHONY: test-fast
 test-fast: ## the tests that need no control plane
@@ -55,6 +55,7 @@ lint: ## formatting, clippy, documentation, licences, shell scripts, Go programs
 .PHONY: tools
 tools: ## build the control plane, Helm and the clients that tests and demo need
 	@hack/build-tools.sh > /dev/null
+	@hack/build-clients.sh
 
 .PHONY: generate
 generate: ## write the generated files

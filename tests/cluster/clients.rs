@@ -1,13 +1,15 @@
-//! Clients in the wild, unmodified, get their epochs: client-go's LeaderElector, controller-runtime's manager. Each is
-//! taken over, killed, and comes back under the same identity.
+//! Clients in the wild, unmodified, get their epochs: client-go's LeaderElector, controller-runtime's manager, Python's
+//! `kubernetes`, Java's fabric8. Each is taken over, killed, and comes back under the same identity.
 
 use std::{
     io::{BufRead, BufReader},
+    path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
 };
 
 use crate::support::{Lab, lab::has, plane::tool};
 use fencedlock::api::conditions::lock as on;
+use kube::config::{AuthInfo, Kubeconfig};
 use serde_json::Value;
 
 struct Elector {
@@ -87,6 +89,31 @@ async fn an_unmodified_client_go_elector_gets_its_epochs() {
     assert_eq!(again.next("epoch")["epoch"], 4);
 }
 
+/// What `hack/build-clients.sh` made.
+fn client(path: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/clients").join(path);
+    assert!(path.exists(), "{} is not there: run `make tools` (or `make test`, which does)", path.display());
+    path
+}
+
+/// The kubeconfig of a ServiceAccount that may hold Leases: a token, as in a pod. fabric8 cannot read the admin's key.
+fn token(lab: &Lab) -> PathBuf {
+    let kubectl = |args: &str| lab.plane.kubectl(&args.split(' ').chain(["--namespace", &lab.namespace]).collect::<Vec<_>>(), "");
+    let path = lab.plane.kubeconfig.with_file_name(format!("{}.kubeconfig", lab.namespace));
+    if path.exists() {
+        return path;
+    }
+    kubectl("create serviceaccount worker");
+    kubectl("create role worker --verb=get,create,update,patch --resource=leases.coordination.k8s.io");
+    kubectl(&format!("create rolebinding worker --role=worker --serviceaccount={}:worker", lab.namespace));
+    let mut config = Kubeconfig::read_from(&lab.plane.kubeconfig).unwrap();
+    for user in &mut config.auth_infos {
+        user.auth_info = Some(AuthInfo { token: Some(kubectl("create token worker").into()), ..AuthInfo::default() });
+    }
+    std::fs::write(&path, serde_json::to_string(&config).unwrap()).unwrap();
+    path
+}
+
 /// A client that says "leading" and nothing else.
 struct Wild(Child);
 
@@ -100,6 +127,17 @@ impl Wild {
         command.arg("--from").arg(&lab.plane.kubeconfig).args(["--namespace", &lab.namespace, "--lease", "a"]);
         command.args(id.map(|id| format!("--id={id}"))).arg(format!("--release-on-cancel={release}"));
         Self::start(&mut command)
+    }
+
+    fn python(lab: &Lab, id: &str) -> Self {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/hack/clients/python/elector.py");
+        Self::start(Command::new(client("python/bin/python")).args([program, &lab.namespace, "a", id]).env("KUBECONFIG", &lab.plane.kubeconfig))
+    }
+
+    fn java(lab: &Lab, id: &str) -> Self {
+        let classes = client("java/classes").display().to_string() + ":" + &client("java/lib").join("*").display().to_string();
+        let mut command = Command::new("java");
+        Self::start(command.args(["-cp", &classes, "Elector", &lab.namespace, "a", id]).env("KUBECONFIG", token(lab)))
     }
 
     fn until_leading(&mut self) {
@@ -150,4 +188,59 @@ async fn an_unmodified_controller_runtime_manager_gets_its_epochs() {
     let mut again = Wild::manager(&lab, Some("pinned"), true);
     again.until_leading();
     lab.until_active("a", 4, "pinned").await;
+}
+
+/// It never releases, and never writes leaseTransitions: only the holder tells its terms apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unmodified_python_client_gets_its_epochs() {
+    let lab = Lab::new().await;
+    let _operator = lab.operator().await;
+    lab.declare("a", "CorrectnessCritical").await;
+    let mut first = Wild::python(&lab, "worker-a");
+    first.until_leading();
+    lab.until_active("a", 1, "worker-a").await;
+    assert_eq!(lab.lease("a").api.get("a").await.unwrap().spec.unwrap().lease_transitions, None);
+    first.signal("KILL");
+    let mut second = Wild::python(&lab, "worker-b");
+    second.until_leading();
+    lab.until_active("a", 2, "worker-b").await;
+    second.signal("STOP");
+    let mut again = Wild::python(&lab, "worker-a");
+    again.until_leading();
+    lab.until_active("a", 3, "worker-a").await;
+    second.signal("CONT");
+    // Another process of the same name inside the Lease's duration is the same owner to everybody who reads the Lease. That is
+    // why the lock says that it cannot tell whether its owner is one process.
+    again.signal("KILL");
+    let mut twin = Wild::python(&lab, "worker-a");
+    twin.until_leading();
+    lab.until_active("a", 3, "worker-a").await;
+    lab.until_condition("a", on::OWNER_UNIQUE, "Unknown", "NotAPod").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unmodified_fabric8_client_gets_its_epochs() {
+    let lab = Lab::new().await;
+    let _operator = lab.operator().await;
+    lab.declare("a", "CorrectnessCritical").await;
+    let mut first = Wild::java(&lab, "worker-a");
+    first.until_leading();
+    lab.until_active("a", 1, "worker-a").await;
+    first.signal("KILL");
+    let mut second = Wild::java(&lab, "worker-b");
+    second.until_leading();
+    lab.until_active("a", 2, "worker-b").await;
+    second.signal("STOP");
+    let mut again = Wild::java(&lab, "worker-a");
+    again.until_leading();
+    lab.until_active("a", 3, "worker-a").await;
+    second.signal("CONT");
+    again.signal("TERM");
+    // Its release leaves its name in the Lease, with a new acquireTime and the old leaseTransitions. Its return under the same
+    // identity is the same owner to everybody who reads the Lease, and the lock says so.
+    again.0.wait().unwrap();
+    let mut back = Wild::java(&lab, "worker-a");
+    back.until_leading();
+    lab.until_active("a", 3, "worker-a").await;
+    lab.until_condition("a", on::OWNER_UNIQUE, "Unknown", "NotAPod").await;
 }
