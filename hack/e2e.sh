@@ -50,11 +50,23 @@ reaches() {
 lock() { kubectl get fencedlock -n demo report-writer -o "jsonpath=$1"; }
 # The process of a container, as the node sees it: pid_of PATTERN
 pid_of() { inside pgrep -f "$1"; }
+# Starts a worker and waits until the lock's grant is active for it: granted WORKER EPOCH
+granted() {
+  worker "$1"
+  reaches demo fencedlock/report-writer '{.status.grant.holder}' "$1"
+  reaches demo fencedlock/report-writer '{.status.grant.state}' Active
+  is "the epoch" "$2" "$(lock '{.status.epoch}')"
+}
+kill_pod() { kubectl delete pod -n demo "$1" --grace-period=0 --force > /dev/null 2>&1; }
+# What the operator's ServiceAccount may do, yes or no: may NAMESPACE VERB RESOURCE
+may() { kubectl auth can-i --namespace "$1" "$2" "$3" --as system:serviceaccount:fencedlock:fencedlock 2> /dev/null || true; }
 operators() { kubectl get pods -n fencedlock -l app.kubernetes.io/name=fencedlock -o name; }
 
 step "The image, FROM scratch, and a node"
 mkdir "$work/images"
-hack/image.sh "$work/images/fencedlock.tar" "localhost/fencedlock:$version"
+built=$(hack/image.sh "$work/images/fencedlock.tar" "localhost/fencedlock:$version")
+echo "$built"
+is "the image, when it is built again" "$built" "$(hack/image.sh "$work/again.tar" "localhost/fencedlock:$version" 2> /dev/null)"
 "$FENCEDLOCK_TOOLS/ociimage" --name localhost/pause:1 --entrypoint /pause --out "$work/images/pause.tar" "pause=$FENCEDLOCK_TOOLS/pause"
 "$FENCEDLOCK_TOOLS/ociimage" --name localhost/elector:1 --entrypoint /elector --out "$work/images/elector.tar" \
   "elector=$FENCEDLOCK_TOOLS/elector"
@@ -94,6 +106,23 @@ report-writer Unenforced
 V
 kubectl get fencedlocks -n demo
 
+step "A team lets the operator read Secrets in its own namespace, and there only"
+is "right to read a Secret" no "$(may demo get secrets/ledger-db)"
+kubectl create rolebinding fencedlock-secrets --clusterrole=fencedlock-secrets --serviceaccount=fencedlock:fencedlock --namespace=demo > /dev/null
+is "right to read a Secret by its name" yes "$(may demo get secrets/ledger-db)"
+is "right to list Secrets" no "$(may demo list secrets)"
+is "right to read a Secret elsewhere" no "$(may fencedlock get secrets/ledger-db)"
+
+step "Who may not read a Secret may not register a boundary that makes the operator read it"
+kubectl create rolebinding dev --clusterrole=fencedlock-edit --user=dev --namespace=demo > /dev/null
+kubectl get writeboundary -n demo ledger-db -o json | sed 's/"name": "ledger-db"/"name": "mine"/' > "$work/boundary.json"
+if kubectl create -n demo -f "$work/boundary.json" --as dev > "$work/refused" 2>&1; then fail "it was registered"; fi
+grep -q 'you must be allowed to: get secrets' "$work/refused" || fail "the refusal does not say why: $(cat "$work/refused")"
+kubectl create role secrets --verb=get --resource=secrets -n demo > /dev/null
+kubectl create rolebinding dev-secrets --role=secrets --user=dev -n demo > /dev/null
+kubectl create -n demo -f "$work/boundary.json" --as dev --dry-run=server > /dev/null || fail "who may read the Secret may not register either"
+passed=$((passed + 2))
+
 step "Metrics, of a pod, as Prometheus reads them"
 first=$(operators | head -1)
 kubectl get --raw "/api/v1/namespaces/fencedlock/pods/${first#pod/}:8080/proxy/metrics" > "$work/metrics"
@@ -116,19 +145,14 @@ spec:
     args: [--namespace, demo, --lease, report-writer, --lock, report-writer, --id, $1, --lease-duration, 6s, --renew-deadline, 4s, --retry-period, 1s]
 P
 }
-worker worker-a
-reaches demo fencedlock/report-writer '{.status.grant.state}' Active
-is "the holder" worker-a "$(lock '{.status.grant.holder}')"
+granted worker-a 1
 is "its pod" "$(kubectl get pod -n demo worker-a -o 'jsonpath={.metadata.uid}')" "$(lock '{.status.grant.term.podUid}')"
 reaches demo fencedlock/report-writer '{.status.conditions[?(@.type=="OwnerUnique")].reason}' OneProcess
 
 step "It stalls (SIGSTOP of a process in a real pod); another one takes over; it wakes up and stops"
 stalled=$(pid_of '^/elector .*--id worker-a')
 inside kill -STOP "$stalled"
-worker worker-b
-reaches demo fencedlock/report-writer '{.status.grant.holder}' worker-b
-reaches demo fencedlock/report-writer '{.status.grant.state}' Active
-is "the epoch" 2 "$(lock '{.status.epoch}')"
+granted worker-b 2
 inside kill -CONT "$stalled"
 reaches demo pod/worker-a '{.status.containerStatuses[0].state.terminated.exitCode}' 3
 
@@ -136,18 +160,12 @@ step "One operator is killed, the other one is paused and wakes up again: no epo
 mapfile -t pids < <(pid_of '^/fencedlock operator')
 is "operator processes" 2 "${#pids[@]}"
 inside kill -STOP "${pids[0]}"
-kubectl delete pod -n demo worker-b --grace-period=0 --force > /dev/null 2>&1
-worker worker-c
-reaches demo fencedlock/report-writer '{.status.grant.holder}' worker-c
-reaches demo fencedlock/report-writer '{.status.grant.state}' Active
-is "the epoch" 3 "$(lock '{.status.epoch}')"
+kill_pod worker-b
+granted worker-c 3
 inside kill -CONT "${pids[0]}"
 inside kill -KILL "${pids[1]}"
-kubectl delete pod -n demo worker-c --grace-period=0 --force > /dev/null 2>&1
-worker worker-d
-reaches demo fencedlock/report-writer '{.status.grant.holder}' worker-d
-reaches demo fencedlock/report-writer '{.status.grant.state}' Active
-is "the epoch" 4 "$(lock '{.status.epoch}')"
+kill_pod worker-c
+granted worker-d 4
 kubectl rollout status -n fencedlock deployment/fencedlock --timeout=60s > /dev/null || fail "the killed operator did not come back"
 
 step "helm uninstall with live objects: they stay, with their definitions"
