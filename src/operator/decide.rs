@@ -109,14 +109,26 @@ pub struct Observed {
     pub unreadable_fences: BTreeMap<String, UnreadFence>,
     /// What became of activating the grant that the lock's status records, by the boundary's name.
     pub activations: BTreeMap<String, Activation>,
-    /// Whether lock, Lease and reservation come straight from the API server.
-    pub fresh: bool,
+    /// Where lock, Lease and reservation come from.
+    pub freshness: Freshness,
     /// Whether the boundaries do.
     pub boundaries_fresh: bool,
     /// Whether the fences were read.
     pub fences_read: bool,
     /// The time that this is about.
     pub now: Timestamp,
+}
+
+/// Where what a decision rests on comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Freshness {
+    /// All of it is what the watches delivered.
+    Cached,
+    /// Lease and reservation come straight from the API server, and the lock is a copy of any age. That is enough to mint: what is
+    /// decided is recorded only where that copy is still what the API server has, so it was so when the Lease was read.
+    LeaseRead,
+    /// The lock comes from there too, read before the Lease.
+    AllRead,
 }
 
 impl Observed {
@@ -148,12 +160,15 @@ pub struct Decision {
 /// What a decision must rest on before it is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// Uncached reads of the lock, its Lease and its reservation: epoch or grant would change (protocol section 1).
+    /// Uncached reads of the Lease and the reservation: epoch or grant would change (protocol section 1).
     FreshReads,
+    /// An uncached read of the lock, and then of the others: epochs would be reserved, before anything is recorded. On an old copy
+    /// they would be reserved in vain, and skipped.
+    FreshLock,
     /// The fences: an epoch would be minted, or an activation met a fence that is ahead.
     Fences,
-    /// An uncached listing of the boundaries: a grant would become active, and a cache may not know one that must be activated
-    /// before (invariant 3).
+    /// Uncached reads of the boundaries: a grant would become active, and a cache may not know one that must be activated before
+    /// (invariant 3).
     FreshBoundaries,
 }
 
@@ -250,19 +265,21 @@ pub fn decide(observed: &Observed) -> Decision {
         announcements: announce(&before, &status, &owner, epochs.began),
         activate: activations.into_iter().filter(|(_, a)| *a != Activation::Done).map(|(name, _)| name).collect(),
         until: [judgement.until, stalls_at].into_iter().flatten().min(),
-        needs: needs(observed, &before, &epochs, changes || !retired.is_empty()),
+        needs: needs(observed, &before, &epochs, changes || !retired.is_empty(), reserve.is_some()),
         reserve,
         grant: epochs,
         status,
     }
 }
 
-fn needs(observed: &Observed, before: &FencedLockStatus, epochs: &grant::Decision, changes: bool) -> Option<Needs> {
+fn needs(observed: &Observed, before: &FencedLockStatus, epochs: &grant::Decision, changes: bool, reserves: bool) -> Option<Needs> {
     let active = |grant: Option<&Grant>| grant.filter(|g| g.state == GrantState::Active).map(|g| g.epoch);
     let activates = active(epochs.grant.as_ref()).is_some() && active(epochs.grant.as_ref()) != active(before.grant.as_ref());
     let is_critical = observed.lock.spec.class == LockClass::CorrectnessCritical;
-    if changes && !observed.fresh {
+    if changes && observed.freshness == Freshness::Cached {
         Some(Needs::FreshReads)
+    } else if reserves && observed.freshness != Freshness::AllRead {
+        Some(Needs::FreshLock)
     } else if (epochs.began.is_some() || observed.is_superseded()) && !observed.fences_read {
         Some(Needs::Fences)
     } else if activates && is_critical && !observed.boundaries_fresh {
@@ -514,7 +531,7 @@ mod tests {
             fences: vec![],
             unreadable_fences: BTreeMap::new(),
             activations: BTreeMap::new(),
-            fresh: false,
+            freshness: Freshness::Cached,
             boundaries_fresh: false,
             fences_read: false,
             now: at(0),
@@ -687,12 +704,13 @@ mod tests {
         while let Some(needs) = decide(&observed).needs {
             steps.push(needs);
             match needs {
-                Needs::FreshReads => observed.fresh = true,
+                Needs::FreshReads => observed.freshness = Freshness::LeaseRead,
+                Needs::FreshLock => observed.freshness = Freshness::AllRead,
                 Needs::Fences => observed.fences_read = true,
                 Needs::FreshBoundaries => observed.boundaries_fresh = true,
             }
         }
-        assert_eq!(steps, [Needs::FreshReads, Needs::Fences, Needs::FreshBoundaries]);
+        assert_eq!(steps, [Needs::FreshReads, Needs::FreshLock, Needs::Fences, Needs::FreshBoundaries]);
         // The cache did not know that the boundary enforces by now.
         observed.boundaries = vec![guard("Enforce")];
         assert_eq!(state(&decide(&observed)), Some((1, GrantState::Pending)));

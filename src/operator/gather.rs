@@ -1,20 +1,21 @@
-//! Gathers everything that a decision about one lock needs. Reads from caches; with [`Freshness::Uncached`] the lock, its
-//! Lease and its reservation come straight from the API server, as minting demands (protocol section 1).
+//! Gathers everything that a decision about one lock needs. Reads from caches; minting demands more (protocol section 1), see
+//! [`Freshness`].
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use futures::future;
 use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Pod},
     jiff::Timestamp,
 };
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::{Api, ResourceExt};
 
 use super::{
-    decide::{Counted, CountedState, Decision, Observed, UnreadFence, holder},
+    decide::{Counted, CountedState, Decision, Freshness, Observed, UnreadFence, holder},
     error::{Error, Step, is_missing},
     follow::{Key, Seen},
     jobs::Progress,
@@ -37,15 +38,6 @@ use crate::{
     },
 };
 
-/// What a decision rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Freshness {
-    /// What the watches delivered.
-    Cached,
-    /// The API server's answer.
-    Uncached,
-}
-
 /// The lock as the API server has it now; `None` when it is gone.
 pub(super) async fn fresh_lock(unit: &Unit, (namespace, name): &Key) -> Result<Option<Arc<FencedLock>>, Error> {
     let step = Step { verb: "get", resource: "fencedlocks.fencedlock.dev", namespace, name };
@@ -61,7 +53,7 @@ pub(super) async fn gather(unit: &Unit, lock: Arc<FencedLock>, freshness: Freshn
     let before = lock.status.clone().unwrap_or_default();
     let reservation = async {
         // Only minting reads it, and minting always rests on uncached reads.
-        if freshness == Freshness::Uncached { reservation::read(unit, &key).await } else { Ok(Ok(None)) }
+        if freshness == Freshness::Cached { Ok(Ok(None)) } else { reservation::read(unit, &key).await }
     };
     let (lease, reservation) = futures::join!(read_lease(unit, &key, &lock, freshness), reservation);
     let (lease, reservation) = (lease?, reservation?);
@@ -73,7 +65,7 @@ pub(super) async fn gather(unit: &Unit, lock: Arc<FencedLock>, freshness: Freshn
         older: older(unit, &key, &lock),
         remembered: unit.remember(&lock),
         now: Timestamp::now(),
-        fresh: freshness == Freshness::Uncached,
+        freshness,
         boundaries_fresh: false,
         fences_read: false,
         fences: Vec::new(),
@@ -228,30 +220,39 @@ fn counted(lock: &FencedLock, referring: impl Iterator<Item = String>, state: im
     names.map(|(name, listed)| Counted { state: state(&name), name, listed }).collect()
 }
 
-/// Reads the boundaries once more, straight from the API server.
+/// Reads the boundaries once more, straight from the API server: those that the lock lists, those that any replica has recorded for
+/// it, and those that the watch delivered. Each by its name, because a listing waits for the API server's own cache, 50 ms on the
+/// average. A boundary that refers to the lock, is not listed and was not noticed by anybody yet is one that is added under the
+/// grant (protocol section 3).
 pub(super) async fn read_boundaries(unit: &Unit, observed: &mut Observed) -> Result<(), Error> {
-    let (namespace, name) = key_of(&*observed.lock);
-    let step = Step { verb: "list", resource: "writeboundaries.fencedlock.dev", namespace: &namespace, name: "" };
-    let api = Api::<Guarded<WriteBoundary>>::namespaced(unit.client.clone(), &namespace);
+    let (namespace, lock) = key_of(&*observed.lock);
+    let (namespace, lock) = (namespace.as_str(), lock.as_str());
+    let api = Api::<Guarded<WriteBoundary>>::namespaced(unit.client.clone(), namespace);
+    let recorded = observed.lock.status.iter().flat_map(|status| &status.boundaries).map(|boundary| &boundary.name);
+    let known = observed.boundaries.iter().map(|counted| &counted.name);
+    let names: BTreeSet<String> = observed.lock.spec.write_boundaries.iter().chain(recorded).chain(known).cloned().collect();
+    let reads = names.into_iter().map(|name| async {
+        let step = Step { verb: "get", resource: "writeboundaries.fencedlock.dev", namespace, name: &name };
+        let read = api.get_opt(&name).await.map_err(|error| step.failed(&error))?;
+        Ok(read.map(|boundary| (name, boundary)))
+    });
     observed.boundaries_fresh = true;
-    match api.list(&ListParams::default()).await {
-        Ok(list) => {
-            let found: BTreeMap<_, _> = list.items.iter().map(|boundary| (boundary.name_any(), boundary)).collect();
-            let refers = |boundary: &Guarded<WriteBoundary>| boundary.lock() == Some(name.as_str());
+    match future::try_join_all(reads).await {
+        Ok(found) => {
+            let found: BTreeMap<_, _> = found.into_iter().flatten().collect();
+            let refers = |boundary: &Guarded<WriteBoundary>| boundary.lock() == Some(lock);
             let referring = found.iter().filter(|(_, boundary)| refers(boundary)).map(|(name, _)| name.clone());
-            let look_up = |boundary: &str| found.get(boundary).map_or(CountedState::Missing, |boundary| state(unit, &name, boundary));
-            (observed.boundaries, observed.boundaries_unread) = (counted(&observed.lock, referring, look_up), None);
+            let look_up = |boundary: &str| found.get(boundary).map_or(CountedState::Missing, |boundary| state(unit, lock, boundary));
+            observed.boundaries = counted(&observed.lock, referring, look_up);
             let grant = observed.lock.status.as_ref().and_then(|s| s.grant.as_ref());
             observed.activations = grant.map_or_else(BTreeMap::new, |grant| activated(unit, &observed.boundaries, grant));
             Ok(())
         }
-        Err(error) => match step.failed(&error) {
-            Error::Forbidden(right) => {
-                observed.boundaries_unread = Some(Unseen::Refused(right).sentence());
-                Ok(())
-            }
-            other => Err(other),
-        },
+        Err(Error::Forbidden(right)) => {
+            observed.boundaries_unread = Some(Unseen::Refused(right).sentence());
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
 }
 

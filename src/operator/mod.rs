@@ -26,6 +26,7 @@ mod served;
 mod settings;
 mod signs;
 mod status;
+mod thin;
 mod unit;
 mod watch;
 

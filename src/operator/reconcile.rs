@@ -11,10 +11,10 @@ use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::{
-    decide::{CountedState, Decision, Needs, Observed, UnreadFence, decide},
+    decide::{CountedState, Decision, Freshness, Needs, Observed, UnreadFence, decide},
     error::Error,
     follow::Key,
-    gather::{self, Freshness, fresh_lock},
+    gather::{self, fresh_lock},
     guarded::Malformed,
     jobs::Progress,
     metrics::Kind,
@@ -56,18 +56,20 @@ async fn one_lock(unit: &Arc<Unit>, key: &Key, cached: Arc<FencedLock>) -> Resul
     for _ in 0..MAX_ATTEMPTS {
         let mut observed = gather::gather(unit, Arc::clone(&lock), freshness).await?;
         let mut decision = decide(&observed);
-        // Each step reads what the decision rests on, and is taken once at most.
+        // Each step reads more of what the decision rests on.
         while let Some(needs) = decision.needs {
             match needs {
-                Needs::FreshReads => break,
+                Needs::FreshReads => observed = gather::gather(unit, Arc::clone(&lock), Freshness::LeaseRead).await?,
+                Needs::FreshLock => {
+                    let Some(fresh) = fresh_lock(unit, key).await? else { return Ok(Action::await_change()) };
+                    observed = gather::gather(unit, fresh, Freshness::AllRead).await?;
+                }
                 Needs::Fences => gather::read_fences(unit, &mut observed).await,
                 Needs::FreshBoundaries => gather::read_boundaries(unit, &mut observed).await?,
             }
             decision = decide(&observed);
         }
-        let is_stale = decision.needs.is_some();
-        let outcome = if is_stale { Err(Error::Conflict(String::new())) } else { carry_out(unit, key, &mut observed, &mut decision).await };
-        match outcome {
+        match carry_out(unit, key, &mut observed, &mut decision).await {
             Ok(Outcome::Waits) => return Ok(Action::await_change()),
             Ok(Outcome::Stands(recorded, left_alone_for)) => {
                 unit.measure_grant(&recorded, decision.grant.began.is_some(), began);
@@ -78,7 +80,7 @@ async fn one_lock(unit: &Arc<Unit>, key: &Key, cached: Arc<FencedLock>) -> Resul
                 return Ok(next_look(unit, &observed, &decision, left_alone_for));
             }
             Err(Error::Conflict(_)) => {
-                freshness = Freshness::Uncached;
+                freshness = Freshness::AllRead;
                 match fresh_lock(unit, key).await? {
                     Some(fresh) => lock = fresh,
                     None => return Ok(Action::await_change()),

@@ -1,7 +1,10 @@
 //! The ConfigMap `fencedlock-epochs` of a namespace: it reserves epochs in blocks, so that they outlive the FencedLock
 //! (protocol section 2). Written by compare-and-swap only, and never lowered.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, api::PostParams};
@@ -15,6 +18,17 @@ use crate::epoch::mint::{Reservation, ReservationError};
 
 /// The name of the ConfigMap.
 pub(super) const NAME: &str = "fencedlock-epochs";
+
+/// Whose turn it is to raise a reservation in a namespace: its locks share one ConfigMap, and would conflict with each other.
+#[derive(Debug, Default)]
+pub(super) struct Turns(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    fn of(&self, namespace: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(turns.entry(namespace.to_owned()).or_default())
+    }
+}
 
 fn step<'a>(verb: &'static str, namespace: &'a str) -> Step<'a> {
     Step { verb, resource: "configmaps", namespace, name: NAME }
@@ -64,7 +78,8 @@ pub(super) async fn raise(
 }
 
 async fn try_raise(unit: &Unit, (namespace, lock): &Key, read: Option<&Reservation>, to: &Reservation) -> Result<(), Error> {
-    let _turn = unit.reserving.lock().await;
+    let turn = unit.reserving.of(namespace);
+    let _turn = turn.lock().await;
     let conflict = || Error::Conflict(format!("ConfigMap {namespace}/{NAME}"));
     let Some(mut map) = get(unit, namespace).await? else {
         if read.is_some() {

@@ -26,6 +26,7 @@ use super::{
     jobs::Jobs,
     metrics::{Kind, Metrics},
     quarrel::Quarrels,
+    reservation::Turns,
     settings::Settings,
     signs::{self, Signs},
 };
@@ -191,8 +192,7 @@ pub(super) struct Unit {
     /// Reads of fences by the boundary, each for one minting.
     pub(super) fence_reads: Jobs<Key, Declared, FenceRead>,
     pub(super) quarrels: Quarrels,
-    /// Held while a reservation is raised: the locks of a namespace share one ConfigMap, and would conflict with each other.
-    pub(super) reserving: tokio::sync::Mutex<()>,
+    pub(super) reserving: Turns,
     /// The signs of life of its watches.
     pub(super) signs: Arc<Signs>,
     /// Whether this replica works, or stands by with warm caches.
@@ -246,7 +246,7 @@ impl Unit {
             activations: Jobs::default(),
             fence_reads: Jobs::default(),
             quarrels: Quarrels::default(),
-            reserving: tokio::sync::Mutex::default(),
+            reserving: Turns::default(),
             signs: parts.signs,
             leads: parts.leads,
             minted: Mutex::default(),

@@ -10,10 +10,7 @@ use std::{
 };
 
 use futures::{Stream, StreamExt};
-use k8s_openapi::{
-    api::{coordination::v1::Lease, core::v1::Pod},
-    jiff::Timestamp,
-};
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{
     Api, Resource, ResourceExt,
     core::PartialObjectMeta,
@@ -30,12 +27,10 @@ use super::{
     error::Step,
     follow::{Followed, Key},
     gather::NODE_LEASES,
+    thin::ThinLease,
     unit::{Guarded, PodSeen, Unit, Unseen, WatchState, key_of, settled},
 };
-use crate::{
-    api::{FencedLock, WriteBoundary},
-    epoch::term::LeaseView,
-};
+use crate::api::{FencedLock, WriteBoundary};
 
 fn api<K>(unit: &Unit) -> Api<K>
 where
@@ -280,8 +275,8 @@ pub(super) async fn leases(unit: Arc<Unit>) {
     drop(settled(&unit.watches.locks).await);
     // The kubelets' heartbeats are never ours, and there are as many as nodes (case G04).
     let config = if unit.namespace.is_none() { config(&unit).fields(&format!("metadata.namespace!={NODE_LEASES}")) } else { config(&unit) };
-    let events = || watcher(api::<Guarded<Lease>>(&unit), config.clone()).default_backoff();
-    let state = |lease: &Guarded<Lease>| lease.0.as_ref().ok().map(|lease| LeaseView::from(lease.clone()));
+    let events = || watcher(api::<ThinLease>(&unit), config.clone()).default_backoff();
+    let state = |lease: &ThinLease| lease.view.clone();
     drive(&unit, events, |u| &u.watches.leases, "leases.coordination.k8s.io", |event| follow(&unit, &unit.leases, &event, state)).await;
 }
 

@@ -131,7 +131,9 @@ impl Wild {
 
     fn python(lab: &Lab, id: &str) -> Self {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/hack/clients/python/elector.py");
-        Self::start(Command::new(client("python/bin/python")).args([program, &lab.namespace, "a", id]).env("KUBECONFIG", &lab.plane.kubeconfig))
+        Self::start(
+            Command::new(client("python/bin/python")).args([program, &lab.namespace, "a", id]).env("KUBECONFIG", &lab.plane.kubeconfig),
+        )
     }
 
     fn java(lab: &Lab, id: &str) -> Self {
