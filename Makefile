@@ -39,6 +39,7 @@ image: ## build the container image without Docker, as an OCI tar
 
 .PHONY: bench
 bench: tools ## measure with 10,000 locks on a real API server; writes bench/results/latest.json
+	cd bench/peer && CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w" -o ../../.cache/bench/peer .
 	$(CARGO) bench --locked --bench locks
 
 .PHONY: test-deep

@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# The product as its users install it: the image in pods of a real node, by the chart. Started by `make e2e`. Needs root; says in one
-# line what else the machine lacks. KEEP=1 leaves the node up when something fails, to look at it.
+# The product as its users install it: the image in pods of a real node, by the chart. Started by `make e2e`, which `make test` runs
+# last. What the machine lacks for that is said in one line; with CI set that is a failure, without it nothing is run.
+# KEEP=1 leaves the node up when something fails, to look at it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-hack/node/able.sh
+if ! hack/node/able.sh; then
+  [ -z "${CI:-}" ] || exit 1
+  echo "e2e: NOT RUN, see the line above; CI=1 makes that a failure" >&2
+  exit 0
+fi
 tools=$(hack/build-tools.sh --with-node) && eval "$tools"
 export FENCEDLOCK_TOOLS
 work=$(mktemp -d "${TMPDIR:-/tmp}/fencedlock-e2e.XXXXXX")

@@ -87,9 +87,10 @@ enum Failure {
     Other(String),
 }
 
-/// A runtime for the commands that talk to a cluster.
+/// A runtime for the commands that talk to a cluster. One thread: they wait for answers, and waking another thread for each costs
+/// more than the work.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     // The one TLS provider of the program.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
-    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }

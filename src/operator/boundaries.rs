@@ -14,9 +14,9 @@ use super::{
     guarded::Malformed,
     jobs::Progress,
     metrics::Kind,
-    reconcile::wait_until,
+    reconcile::{LOOK_AGAIN, wait_until},
     status,
-    unit::{Guarded, Unit, key_of, ticket},
+    unit::{Guarded, Unit, key_of, settled, ticket},
 };
 use crate::{
     api::{
@@ -40,6 +40,10 @@ pub(super) async fn reconcile(object: Arc<Guarded<WriteBoundary>>, unit: Arc<Uni
 }
 
 async fn one_boundary(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Result<Action, Error> {
+    // Before the locks are listed, none is there: to say so would be wrong, and would be written at each start.
+    if settled(&unit.watches.locks).await.is_err() {
+        return Ok(Action::requeue(LOOK_AGAIN));
+    }
     let now = Timestamp::now();
     let lock = unit.lock(&(key.0.clone(), boundary.spec.lock_ref.name.clone()));
     let is_there = lock.is_some();
@@ -47,8 +51,7 @@ async fn one_boundary(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Resul
     // A lock that cannot be read is there all the same: its own status says what is wrong with it.
     let grant = lock.and_then(|l| l.status.as_ref()).and_then(|s| s.grant.as_ref());
     let side = if is_there { lock_side(grant) } else { LockSide::NotFound };
-    let spec = serde_json::to_value(&boundary.spec).unwrap_or_default();
-    let field_errors = schema::check("WriteBoundary", &json!({ "spec": spec }));
+    let field_errors = unit.checked_boundaries.errors(key, &boundary.spec);
     let evidence = evidence(unit.backends.backend(boundary).is_some());
     let judged = judging::judge(&judging::Facts {
         spec: &boundary.spec,

@@ -4,10 +4,12 @@
 //! Start with [`Followed`]. Nothing here talks to the cluster.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
+
+use super::few::Few;
 
 /// Namespace and name.
 pub(super) type Key = (String, String);
@@ -27,7 +29,7 @@ pub(super) trait Followable: Clone {
 #[derive(Debug)]
 struct Entry<T> {
     /// The locks that follow it, each with what its last reconcile used: later states are compared with that.
-    followers: BTreeMap<Key, Option<Seen<T>>>,
+    followers: Few<Key, Option<Seen<T>>>,
     /// The newest state known; `None` when nobody read it yet.
     latest: Option<Seen<T>>,
     /// Named in the listing that is under way.
@@ -134,8 +136,8 @@ impl<T: Followable> Followed<T> {
             if let Some(object) = object {
                 inner.of.insert(lock.clone(), object.clone());
                 let new =
-                    || Entry { followers: BTreeMap::new(), latest: None, listed: true, events: 0, since: Instant::now(), lapsed: false };
-                inner.entries.entry(object.clone()).or_insert_with(new).followers.insert(lock.clone(), None);
+                    || Entry { followers: Few::default(), latest: None, listed: true, events: 0, since: Instant::now(), lapsed: false };
+                inner.entries.entry(object.clone()).or_insert_with(new).followers.insert(lock, None);
             }
         });
     }

@@ -28,7 +28,6 @@ use crate::{
         boundary::Evidence,
         conditions::Activation,
         owner::{PodRead, PodView},
-        schema,
     },
     boundary::{self, Backend},
     epoch::{
@@ -61,7 +60,7 @@ pub(super) async fn gather(unit: &Unit, lock: Arc<FencedLock>, freshness: Freshn
     let (boundaries, boundaries_unread) = cached_boundaries(unit, &key, &lock).await;
     let activations = before.grant.as_ref().map_or_else(BTreeMap::new, |grant| activated(unit, &boundaries, grant));
     Ok(Observed {
-        field_errors: field_errors("FencedLock", &lock.spec),
+        field_errors: unit.checked_locks.errors(&key, &lock.spec),
         older: older(unit, &key, &lock),
         remembered: unit.remember(&lock),
         now: Timestamp::now(),
@@ -78,10 +77,6 @@ pub(super) async fn gather(unit: &Unit, lock: Arc<FencedLock>, freshness: Freshn
         activations,
         lock,
     })
-}
-
-fn field_errors(kind: &str, spec: &impl serde::Serialize) -> Vec<schema::FieldError> {
-    serde_json::to_value(spec).map_or_else(|_| Vec::new(), |spec| schema::check(kind, &serde_json::json!({ "spec": spec })))
 }
 
 /// The namespace of the kubelets' heartbeats, which no watch of ours delivers.
@@ -266,7 +261,7 @@ fn state(unit: &Unit, lock: &str, found: &Guarded<WriteBoundary>) -> CountedStat
         Ok(boundary) => {
             let has_backend = unit.backends.backend(boundary).is_some();
             CountedState::Present {
-                field_errors: field_errors("WriteBoundary", &boundary.spec),
+                field_errors: unit.checked_boundaries.errors(&key_of(boundary), &boundary.spec),
                 evidence: evidence(has_backend),
                 object: Arc::new(boundary.clone()),
                 has_backend,

@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use super::follow::Key;
+use super::{few::Few, follow::Key};
 
 /// Members of groups; each member is in at most one.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub(super) struct Groups(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    members: HashMap<Key, BTreeSet<Key>>,
+    members: HashMap<Key, Few<Key, ()>>,
     group_of: HashMap<Key, Key>,
     /// Members that a listing under way has named so far.
     listed: Option<BTreeSet<Key>>,
@@ -32,7 +32,7 @@ impl Inner {
         }
         if let Some(group) = group {
             self.group_of.insert(member.clone(), group.clone());
-            self.members.entry(group.clone()).or_default().insert(member.clone());
+            self.members.entry(group.clone()).or_default().insert(member, ());
         }
         old.filter(|old| Some(old) != group)
     }
@@ -55,7 +55,7 @@ impl Groups {
 
     /// The members of a group, in the order of their names.
     pub(super) fn members(&self, group: &Key) -> Vec<Key> {
-        self.locked(|inner| inner.members.get(group).into_iter().flatten().cloned().collect())
+        self.locked(|inner| inner.members.get(group).map_or_else(Vec::new, |members| members.keys().cloned().collect()))
     }
 
     /// A listing begins.

@@ -33,7 +33,7 @@ use crate::{
 /// How often a pass may start over because somebody else wrote first.
 const MAX_ATTEMPTS: usize = 8;
 /// When to look again at what no event announces: a right that was given back, a reservation that was mended.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// The longest wait for a moment that is known in advance.
 const LONGEST_WAIT: Duration = Duration::from_hours(6);

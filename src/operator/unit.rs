@@ -19,6 +19,7 @@ use kube::{
 use tokio::sync::watch;
 
 use super::{
+    checked::Checked,
     error::{Error, contained},
     events::Announcer,
     follow::{Followable, Followed, Key, Seen},
@@ -191,6 +192,8 @@ pub(super) struct Unit {
     pub(super) activations: Jobs<Key, Ticket, Activation>,
     /// Reads of fences by the boundary, each for one minting.
     pub(super) fence_reads: Jobs<Key, Declared, FenceRead>,
+    pub(super) checked_locks: Checked,
+    pub(super) checked_boundaries: Checked,
     pub(super) quarrels: Quarrels,
     pub(super) reserving: Turns,
     /// The signs of life of its watches.
@@ -245,6 +248,8 @@ impl Unit {
             pods: Followed::default(),
             activations: Jobs::default(),
             fence_reads: Jobs::default(),
+            checked_locks: Checked::new("FencedLock"),
+            checked_boundaries: Checked::new("WriteBoundary"),
             quarrels: Quarrels::default(),
             reserving: Turns::default(),
             signs: parts.signs,
@@ -312,6 +317,7 @@ impl Unit {
         self.leases.follow(key, None);
         self.pods.follow(key, None);
         self.quarrels.forget(key);
+        self.checked_locks.forget(key);
         self.minted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }

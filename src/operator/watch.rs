@@ -125,8 +125,11 @@ fn refusal(error: &watcher::Error, resource: &'static str, namespace: &str) -> O
     }
 }
 
+/// Objects per page of a listing. A page is in memory several times at once, so larger ones cost more than they save.
+const PAGE_SIZE: u32 = 100;
+
 fn config(unit: &Unit) -> watcher::Config {
-    watcher::Config::default().timeout(u32::try_from(unit.settings.watch_timeout.as_secs()).unwrap_or(u32::MAX))
+    watcher::Config::default().page_size(PAGE_SIZE).timeout(u32::try_from(unit.settings.watch_timeout.as_secs()).unwrap_or(u32::MAX))
 }
 
 /// Looks at everything when this replica begins to lead. What happened while it stood by was not worked off.
@@ -248,6 +251,7 @@ pub(super) async fn boundaries(unit: Arc<Unit>, mut writer: Writer<Guarded<Write
 fn boundary_gone(unit: &Unit, key: &Key) {
     unit.activations.forget(key);
     unit.fence_reads.forget(key);
+    unit.checked_boundaries.forget(key);
     if let Some(lock) = unit.boundaries_by_lock.put(key, None) {
         unit.lock_queue.push(&lock);
     }

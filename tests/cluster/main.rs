@@ -13,6 +13,7 @@ mod crash;
 mod crd;
 mod election;
 mod epochs;
+mod faults;
 mod renewals;
 mod rights;
 mod serving;

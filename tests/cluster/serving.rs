@@ -30,7 +30,7 @@ async fn get(operator: &Running, path: &str) -> (u16, String) {
 }
 
 /// Asks until the answer fulfils something.
-async fn until(operator: &Running, path: &str, wanted: impl Fn(u16, &str) -> bool) -> String {
+pub async fn until(operator: &Running, path: &str, wanted: impl Fn(u16, &str) -> bool) -> String {
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
         let (status, body) = get(operator, path).await;
