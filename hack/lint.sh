@@ -19,6 +19,7 @@ if ! command -v shellcheck > /dev/null; then
 fi
 shellcheck .ci/run hack/*.sh hack/node/*.sh
 
-unformatted=$(gofmt -l hack/tools)
+unformatted=$(gofmt -l hack/tools bench/peer)
 [ -z "$unformatted" ] || { echo "lint: gofmt: $unformatted" >&2; exit 1; }
 (cd hack/tools && go vet ./...)
+(cd bench/peer && go vet ./...)
