@@ -131,6 +131,38 @@ async fn slow_answers_are_waited_for() {
     lab.until_active("a", 2, "y").await;
 }
 
+/// A watch is so far behind that the API server has forgotten where it stood. What happened in the gap is found by a new listing.
+#[tokio::test]
+async fn a_watch_that_is_gone_loses_no_term() {
+    let lab = Lab::new().await;
+    let lease = lab.lease("a");
+    lease.put(Some("x"), Some(0), at(0)).await;
+    lab.declare("a", "CorrectnessCritical").await;
+    let behind = tokio::sync::watch::Sender::new(true);
+    let gate = behind.clone();
+    let client = with(lab.operator_client().await, move |request: Request<Body>, inner: Client| {
+        let mut gate = gate.subscribe();
+        async move {
+            let is_watch = request.uri().query().unwrap_or_default().contains("watch=true");
+            if is_watch && request.uri().path().ends_with("/leases") && *gate.borrow_and_update() {
+                gate.wait_for(|behind| !behind).await?;
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired",
+                    "message": "too old resource version: 1 (2)"});
+                let event = json!({"type": "ERROR", "object": status}).to_string() + "\n";
+                return Ok(Response::new(Body::from(event.into_bytes())));
+            }
+            Ok(inner.send(request).await?)
+        }
+    });
+    let operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    lab.until_active("a", 1, "x").await;
+    lease.put(Some("y"), Some(1), at(1)).await;
+    lab.quiet(&operator, "a").await;
+    lab.until_active("a", 1, "x").await;
+    behind.send_replace(false);
+    lab.until_active("a", 2, "y").await;
+}
+
 /// Waits until a pass over an object of a kind has begun.
 async fn until_reconciled(operator: &Running, kind: &str) {
     let zero = format!("fencedlock_reconciles_total{{kind=\"{kind}\"}} 0\n");
