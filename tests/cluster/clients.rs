@@ -192,57 +192,51 @@ async fn an_unmodified_controller_runtime_manager_gets_its_epochs() {
     lab.until_active("a", 4, "pinned").await;
 }
 
-/// It never releases, and never writes leaseTransitions: only the holder tells its terms apart.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unmodified_python_client_gets_its_epochs() {
-    let lab = Lab::new().await;
-    let _operator = lab.operator().await;
+/// A worker leads and is killed, another one takes over and stalls, and the first one is back under its identity: three terms, three
+/// epochs. Returns the worker that leads then.
+async fn taken_over_and_back(lab: &Lab, start: impl Fn(&str) -> Wild) -> Wild {
     lab.declare("a", "CorrectnessCritical").await;
-    let mut first = Wild::python(&lab, "worker-a");
-    first.until_leading();
-    lab.until_active("a", 1, "worker-a").await;
-    assert_eq!(lab.lease("a").api.get("a").await.unwrap().spec.unwrap().lease_transitions, None);
-    first.signal("KILL");
-    let mut second = Wild::python(&lab, "worker-b");
-    second.until_leading();
-    lab.until_active("a", 2, "worker-b").await;
+    let leads = async |id: &str, epoch: u64| {
+        let mut worker = start(id);
+        worker.until_leading();
+        lab.until_active("a", epoch, id).await;
+        worker
+    };
+    leads("worker-a", 1).await.signal("KILL");
+    let second = leads("worker-b", 2).await;
     second.signal("STOP");
-    let mut again = Wild::python(&lab, "worker-a");
-    again.until_leading();
-    lab.until_active("a", 3, "worker-a").await;
+    let again = leads("worker-a", 3).await;
     second.signal("CONT");
-    // Another process of the same name inside the Lease's duration is the same owner to everybody who reads the Lease. That is
-    // why the lock says that it cannot tell whether its owner is one process.
-    again.signal("KILL");
-    let mut twin = Wild::python(&lab, "worker-a");
+    again
+}
+
+/// Another process under the same identity, which the Lease cannot tell from the one before it. That is why the lock says that it does
+/// not know whether its owner is one process.
+async fn the_same_to_everybody(lab: &Lab, mut twin: Wild) {
     twin.until_leading();
     lab.until_active("a", 3, "worker-a").await;
     lab.until_condition("a", on::OWNER_UNIQUE, "Unknown", "NotAPod").await;
 }
 
+/// It never releases, and never writes leaseTransitions: only the holder tells its terms apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unmodified_python_client_gets_its_epochs() {
+    let lab = Lab::new().await;
+    let _operator = lab.operator().await;
+    let again = taken_over_and_back(&lab, |id| Wild::python(&lab, id)).await;
+    assert_eq!(lab.lease("a").api.get("a").await.unwrap().spec.unwrap().lease_transitions, None);
+    // Inside the Lease's duration.
+    again.signal("KILL");
+    the_same_to_everybody(&lab, Wild::python(&lab, "worker-a")).await;
+}
+
+/// Its release leaves its name in the Lease, with a new acquireTime and the old leaseTransitions.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unmodified_fabric8_client_gets_its_epochs() {
     let lab = Lab::new().await;
     let _operator = lab.operator().await;
-    lab.declare("a", "CorrectnessCritical").await;
-    let mut first = Wild::java(&lab, "worker-a");
-    first.until_leading();
-    lab.until_active("a", 1, "worker-a").await;
-    first.signal("KILL");
-    let mut second = Wild::java(&lab, "worker-b");
-    second.until_leading();
-    lab.until_active("a", 2, "worker-b").await;
-    second.signal("STOP");
-    let mut again = Wild::java(&lab, "worker-a");
-    again.until_leading();
-    lab.until_active("a", 3, "worker-a").await;
-    second.signal("CONT");
+    let mut again = taken_over_and_back(&lab, |id| Wild::java(&lab, id)).await;
     again.signal("TERM");
-    // Its release leaves its name in the Lease, with a new acquireTime and the old leaseTransitions. Its return under the same
-    // identity is the same owner to everybody who reads the Lease, and the lock says so.
     again.0.wait().unwrap();
-    let mut back = Wild::java(&lab, "worker-a");
-    back.until_leading();
-    lab.until_active("a", 3, "worker-a").await;
-    lab.until_condition("a", on::OWNER_UNIQUE, "Unknown", "NotAPod").await;
+    the_same_to_everybody(&lab, Wild::java(&lab, "worker-a")).await;
 }
