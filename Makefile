@@ -26,6 +26,7 @@ test-fast: ## the tests that need no control plane
 
 .PHONY: test-cluster
 test-cluster: tools ## the tests on a real control plane
+	@hack/build-clients.sh
 	$(CARGO) test --locked --test cluster -- --test-threads=$(CLUSTER_TEST_THREADS)
 	hack/demo-test.sh
 
@@ -56,7 +57,6 @@ lint: ## formatting, clippy, documentation, licences, shell scripts, Go programs
 .PHONY: tools
 tools: ## build the control plane, Helm and the clients that tests and demo need
 	@hack/build-tools.sh > /dev/null
-	@hack/build-clients.sh
 
 .PHONY: generate
 generate: ## write the generated files

@@ -65,13 +65,15 @@ granted() {
 kill_pod() { kubectl delete pod -n demo "$1" --grace-period=0 --force > /dev/null 2>&1; }
 # What the operator's ServiceAccount may do, yes or no: may NAMESPACE VERB RESOURCE
 may() { kubectl auth can-i --namespace "$1" "$2" "$3" --as system:serviceaccount:fencedlock:fencedlock 2> /dev/null || true; }
+# Who leads among the operators.
+elected() { kubectl get lease -n fencedlock fencedlock-operator -o 'jsonpath={.spec.holderIdentity}'; }
 operators() { kubectl get pods -n fencedlock -l app.kubernetes.io/name=fencedlock -o name; }
 
 step "The image, FROM scratch, and a node"
 mkdir "$work/images"
 built=$(hack/image.sh "$work/images/fencedlock.tar" "localhost/fencedlock:$version")
 echo "$built"
-is "the image, when it is built again" "$built" "$(hack/image.sh "$work/again.tar" "localhost/fencedlock:$version" 2> /dev/null)"
+is "the image, when the same program is packed again" "$built" "$(hack/image.sh "$work/again.tar" "localhost/fencedlock:$version" 2> /dev/null)"
 "$FENCEDLOCK_TOOLS/ociimage" --name localhost/pause:1 --entrypoint /pause --out "$work/images/pause.tar" "pause=$FENCEDLOCK_TOOLS/pause"
 "$FENCEDLOCK_TOOLS/ociimage" --name localhost/elector:1 --entrypoint /elector --out "$work/images/elector.tar" \
   "elector=$FENCEDLOCK_TOOLS/elector"
@@ -110,6 +112,9 @@ ledger-import Unproven
 report-writer Unenforced
 V
 kubectl get fencedlocks -n demo
+
+is "log lines that are JSON objects with a level and a message" "" \
+  "$(kubectl logs -n fencedlock -l app.kubernetes.io/name=fencedlock | grep -vE '^\{"timestamp":"[^"]*","level":"[A-Z]+","fields":\{"message":".*\}$' || true)"
 
 step "A team lets the operator read Secrets in its own namespace, and there only"
 is "right to read a Secret" no "$(may demo get secrets/ledger-db)"
@@ -164,9 +169,15 @@ reaches demo pod/worker-a '{.status.containerStatuses[0].state.terminated.exitCo
 step "One operator is killed, the other one is paused and wakes up again: no epoch is lost or repeated"
 mapfile -t pids < <(pid_of '^/fencedlock operator')
 is "operator processes" 2 "${#pids[@]}"
+# The one that leads is the one that is paused, past its Lease. The kubelet gives each container its pod's name.
+leader=$(elected)
+in_pod() { inside grep -qz "^HOSTNAME=$2\$" "/proc/$1/environ"; }
+if in_pod "${pids[1]}" "${leader%%_*}"; then pids=("${pids[1]}" "${pids[0]}"); fi
+in_pod "${pids[0]}" "${leader%%_*}" || fail "no process of the leader $leader"
 inside kill -STOP "${pids[0]}"
 kill_pod worker-b
 granted worker-c 3
+[ "$(elected)" != "$leader" ] || fail "worker-c has its epoch, and the paused operator is still the leader"
 inside kill -CONT "${pids[0]}"
 inside kill -KILL "${pids[1]}"
 kill_pod worker-c
@@ -177,6 +188,8 @@ step "helm uninstall with live objects: they stay, with their definitions"
 helm uninstall fencedlock --namespace fencedlock --wait --timeout 90s > /dev/null
 kubectl wait -n fencedlock pod -l app.kubernetes.io/name=fencedlock --for=delete --timeout=60s > /dev/null || fail "an operator does not stop"
 is "operators" "" "$(operators)"
+# Told to stop, it gave the Lease up; killed, it could not have.
+is "the holder of the operators' Lease" "" "$(elected)"
 is "locks" 6 "$(kubectl get fencedlocks -n demo -o name | wc -l)"
 is "the epoch" 4 "$(lock '{.status.epoch}')"
 

@@ -83,7 +83,8 @@ impl Program {
         let began = Instant::now();
         while !wanted(self) {
             assert!(began.elapsed() < Duration::from_mins(8), "waited for {what}; {}", self.get("/metrics").unwrap_or_default());
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            // Each look costs the program a walk over everything.
+            tokio::time::sleep(Duration::from_millis(500)).await;
         }
         self.started.elapsed()
     }

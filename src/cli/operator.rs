@@ -31,9 +31,12 @@ pub(super) struct Args {
     /// Where /livez, /readyz and /metrics are served, such as [::]:8080; nowhere when absent
     #[arg(long, env = "FENCEDLOCK_LISTEN", value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// Let only one replica work at a time, by the Lease fencedlock-operator in this namespace. Saves work; any number may work at once
+    /// Let only one replica work at a time, by a Lease in this namespace. Saves work; any number may work at once
     #[arg(long, env = "FENCEDLOCK_ELECTION_NAMESPACE", value_name = "NAMESPACE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     election_namespace: Option<String>,
+    /// The Lease of that election: one for all replicas that serve the same scope, and another one for others in the same namespace
+    #[arg(long, env = "FENCEDLOCK_ELECTION_LEASE", value_name = "NAME", default_value = "fencedlock-operator")]
+    election_lease: String,
     /// Say whether the kinds are served and every right is there, and end: 0 when they are, 1 when something is missing
     #[arg(long)]
     check: bool,
@@ -59,7 +62,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
         scope,
         concurrency: args.concurrency,
         backend_timeout: Duration::from_secs(args.backend_timeout),
-        election: args.election_namespace.clone().map(election).transpose()?,
+        election: args.election_namespace.clone().map(|namespace| election(namespace, args.election_lease.clone())).transpose()?,
         ..Settings::default()
     };
     if args.check {
@@ -71,7 +74,8 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
 
 async fn check(settings: Settings) -> Result<u8, Failure> {
     let client = connect(&settings).await?;
-    let missing = operator::check(&client, &settings.scope).await.map_err(|error| Failure::Other(error.to_string()))?;
+    let missing =
+        operator::check(&client, &settings.scope, settings.election.as_ref()).await.map_err(|error| Failure::Other(error.to_string()))?;
     let mut out = std::io::stdout();
     if missing.is_empty() {
         writeln!(out, "the kinds are served, and every right that the operator needs is there")?;
@@ -84,13 +88,13 @@ async fn check(settings: Settings) -> Result<u8, Failure> {
 }
 
 /// No two starts may have the same identity, so it does not come from the pod's name alone.
-fn election(namespace: String) -> Result<Election, Failure> {
+fn election(namespace: String, name: String) -> Result<Election, Failure> {
     let mut random = [0; 16];
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     provider.secure_random.fill(&mut random).map_err(|_| Failure::Other("this machine gives no random numbers".into()))?;
     let random = u128::from_be_bytes(random);
     let identity = format!("{}_{random:032x}", operator::replica_name());
-    Ok(Election { namespace, name: "fencedlock-operator".into(), identity, timing: Timing::default() })
+    Ok(Election { namespace, name, identity, timing: Timing::default() })
 }
 
 /// Binds, also where there is no IPv6 and any address is meant.

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The reason of a change of owner.
-pub(super) const OWNERSHIP_CHANGED: &str = "OwnershipChanged";
+const OWNERSHIP_CHANGED: &str = "OwnershipChanged";
 
 /// Something that changed and that people are told of, as a Kubernetes Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Announcement {
     pub warning: bool,
     /// What happened.
     pub note: String,
+    /// Whether another term began: a lock where that happens too often is not well.
+    pub begins_term: bool,
 }
 
 /// The differences, in the order in which they are told.
@@ -35,7 +37,10 @@ pub(super) fn announce(
 ) -> Vec<Announcement> {
     let mut all = Vec::new();
     let short = |grant: &Grant| shorten(grant.holder.as_str(), 80);
-    let mut say = |reason, warning, note: String| all.push(Announcement { reason, warning, note });
+    let mut say = |reason, warning, note: String| {
+        let begins_term = reason == OWNERSHIP_CHANGED && after.grant.is_some();
+        all.push(Announcement { reason, warning, note, begins_term });
+    };
     let was_critical = find(&before.conditions, on_lock::BOUNDARY_REGISTERED)
         .is_some_and(|c| c.reason != reason::NOT_REQUIRED && c.reason != reason::MALFORMED);
     let is_efficiency_only = find(&after.conditions, on_lock::BOUNDARY_REGISTERED).is_some_and(|c| c.reason == reason::NOT_REQUIRED);
@@ -55,7 +60,8 @@ pub(super) fn announce(
             let from = old.as_ref().map_or_else(|| "nobody".to_owned(), |g| format!("{:?} (epoch {})", short(g), g.epoch));
             let rule = began.map(|rule| format!(" ({rule:?})")).unwrap_or_default();
             let doubt = if owner.reason == reason::CONTAINER_RESTARTED { "; its container was restarted" } else { "" };
-            say(OWNERSHIP_CHANGED, false, format!("{from} → {:?}, epoch {}{rule}{doubt}", short(new), new.epoch));
+            let note = format!("{from} → {:?}, epoch {}{rule}{doubt}", short(new), new.epoch);
+            say(OWNERSHIP_CHANGED, false, note);
         }
         (Some(old), None) => say(OWNERSHIP_CHANGED, false, format!("{:?} (epoch {}) → nobody", short(old), old.epoch)),
         _ => {}

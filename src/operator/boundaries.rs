@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::runtime::controller::Action;
 use serde_json::json;
@@ -41,7 +42,9 @@ pub(super) async fn reconcile(object: Arc<Guarded<WriteBoundary>>, unit: Arc<Uni
 
 async fn one_boundary(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Result<Action, Error> {
     // Before the locks are listed, none is there: to say so would be wrong, and would be written at each start.
-    if settled(&unit.watches.locks).await.is_err() {
+    // Once they were, what is known of them serves, also when their watch shows nothing any more.
+    let is_listed = || unit.locks.wait_until_ready().now_or_never().is_some();
+    if settled(&unit.watches.locks).await.is_err() && !is_listed() {
         return Ok(Action::requeue(LOOK_AGAIN));
     }
     let now = Timestamp::now();

@@ -7,14 +7,18 @@ use kube::{
     api::{ListParams, PostParams},
 };
 
-use super::{error::Step, reservation, settings::Scope};
+use super::{
+    error::Step,
+    reservation,
+    settings::{Election, Scope},
+};
 use crate::api::{FencedLock, WriteBoundary};
 
 /// A right: verb, API group, resource, subresource, and the one object that it is about.
-type Right = (&'static str, &'static str, &'static str, &'static str, &'static str);
+type Right<'a> = (&'static str, &'a str, &'a str, &'a str, &'a str);
 
 /// Every right that the operator uses in each scope, as the chart grants them.
-const RIGHTS: [Right; 18] = [
+const RIGHTS: [Right<'static>; 18] = [
     ("get", "fencedlock.dev", "fencedlocks", "", ""),
     ("list", "fencedlock.dev", "fencedlocks", "", ""),
     ("watch", "fencedlock.dev", "fencedlocks", "", ""),
@@ -39,7 +43,7 @@ const RIGHTS: [Right; 18] = [
 ///
 /// # Errors
 /// When the API server cannot be asked.
-pub async fn check(client: &Client, scope: &Scope) -> Result<Vec<String>, kube::Error> {
+pub async fn check(client: &Client, scope: &Scope, election: Option<&Election>) -> Result<Vec<String>, kube::Error> {
     let mut missing = Vec::new();
     for (kind, listed) in [
         ("fencedlocks", is_served(Api::<FencedLock>::all(client.clone()).list(&ListParams::default().limit(1)).await)?),
@@ -54,11 +58,15 @@ pub async fn check(client: &Client, scope: &Scope) -> Result<Vec<String>, kube::
         Scope::Cluster => &everywhere[..],
         Scope::Namespaces(names) => names,
     };
-    for namespace in namespaces {
-        for right in &RIGHTS {
-            if !may(client, namespace, right).await? {
-                missing.push(format!("the operator may not {}: grant it that right", describe(namespace, right)));
-            }
+    let mut needed: Vec<(&str, Right<'_>)> = namespaces.iter().flat_map(|n| RIGHTS.map(|right| (n.as_str(), right))).collect();
+    if let Some(Election { namespace, name, .. }) = election {
+        // Without these every replica stands by for ever.
+        let rights = [("create", ""), ("get", name.as_str()), ("update", name.as_str())];
+        needed.extend(rights.map(|(verb, name)| (namespace.as_str(), (verb, "coordination.k8s.io", "leases", "", name))));
+    }
+    for (namespace, right) in needed {
+        if !may(client, namespace, &right).await? {
+            missing.push(format!("the operator may not {}: grant it that right", describe(namespace, &right)));
         }
     }
     Ok(missing)
@@ -75,7 +83,7 @@ fn is_served<T>(listing: kube::Result<T>) -> Result<bool, kube::Error> {
     }
 }
 
-async fn may(client: &Client, namespace: &str, (verb, group, resource, subresource, name): &Right) -> Result<bool, kube::Error> {
+async fn may(client: &Client, namespace: &str, (verb, group, resource, subresource, name): &Right<'_>) -> Result<bool, kube::Error> {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let attributes = ResourceAttributes {
         verb: text(verb),
@@ -92,7 +100,7 @@ async fn may(client: &Client, namespace: &str, (verb, group, resource, subresour
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 
-fn describe(namespace: &str, (verb, group, resource, subresource, name): &Right) -> String {
+fn describe(namespace: &str, (verb, group, resource, subresource, name): &Right<'_>) -> String {
     let mut what = (*resource).to_owned();
     if !group.is_empty() {
         what = format!("{what}.{group}");

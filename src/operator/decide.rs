@@ -167,8 +167,8 @@ pub enum Needs {
     FreshLock,
     /// The fences: an epoch would be minted, or an activation met a fence that is ahead.
     Fences,
-    /// Uncached reads of the boundaries: a grant would become active, and a cache may not know one that must be activated before
-    /// (invariant 3).
+    /// An uncached listing of the boundaries: a grant would become active, and a cache may not know one that must be activated
+    /// before (invariant 3).
     FreshBoundaries,
 }
 

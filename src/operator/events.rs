@@ -16,10 +16,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 
-use super::{
-    announce::{Announcement, OWNERSHIP_CHANGED},
-    settings::replica_name,
-};
+use super::{announce::Announcement, settings::replica_name};
 use crate::api::conditions::{printable, shorten};
 
 /// The longest note that the API server accepts, in bytes.
@@ -118,7 +115,7 @@ impl Announcer {
 
     /// A lock that changes hands again and again is said to, before the change that makes it one time too many (case B14).
     fn unrest(&self, uid: &str, announcement: &Announcement) -> Option<Announcement> {
-        if announcement.reason != OWNERSHIP_CHANGED {
+        if !announcement.begins_term {
             return None;
         }
         let changes = self.recent(uid, Recent::changed)?;
@@ -130,6 +127,7 @@ impl Announcer {
                 "the lock changed hands {changes} times in {minutes} minutes: owners die, or take it from each other; each time an obsolete owner may \
                  still be writing"
             ),
+            begins_term: false,
         })
     }
 

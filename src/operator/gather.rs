@@ -2,17 +2,16 @@
 //! [`Freshness`].
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use futures::future;
 use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Pod},
     jiff::Timestamp,
 };
-use kube::{Api, ResourceExt};
+use kube::{Api, ResourceExt, api::ListParams};
 
 use super::{
     decide::{Counted, CountedState, Decision, Freshness, Observed, UnreadFence, holder},
@@ -215,39 +214,32 @@ fn counted(lock: &FencedLock, referring: impl Iterator<Item = String>, state: im
     names.map(|(name, listed)| Counted { state: state(&name), name, listed }).collect()
 }
 
-/// Reads the boundaries once more, straight from the API server: those that the lock lists, those that any replica has recorded for
-/// it, and those that the watch delivered. Each by its name, because a listing waits for the API server's own cache, 50 ms on the
-/// average. A boundary that refers to the lock, is not listed and was not noticed by anybody yet is one that is added under the
-/// grant (protocol section 3).
+/// Reads the boundaries once more, straight from the API server: all of the namespace, because one that is not listed and that no
+/// replica has noticed yet counts too. A listing waits for the API server's own cache, 50 ms on the average; reading the known ones by
+/// their names does not, and would miss that one.
 pub(super) async fn read_boundaries(unit: &Unit, observed: &mut Observed) -> Result<(), Error> {
-    let (namespace, lock) = key_of(&*observed.lock);
-    let (namespace, lock) = (namespace.as_str(), lock.as_str());
-    let api = Api::<Guarded<WriteBoundary>>::namespaced(unit.client.clone(), namespace);
-    let recorded = observed.lock.status.iter().flat_map(|status| &status.boundaries).map(|boundary| &boundary.name);
-    let known = observed.boundaries.iter().map(|counted| &counted.name);
-    let names: BTreeSet<String> = observed.lock.spec.write_boundaries.iter().chain(recorded).chain(known).cloned().collect();
-    let reads = names.into_iter().map(|name| async {
-        let step = Step { verb: "get", resource: "writeboundaries.fencedlock.dev", namespace, name: &name };
-        let read = api.get_opt(&name).await.map_err(|error| step.failed(&error))?;
-        Ok(read.map(|boundary| (name, boundary)))
-    });
+    let (namespace, name) = key_of(&*observed.lock);
+    let step = Step { verb: "list", resource: "writeboundaries.fencedlock.dev", namespace: &namespace, name: "" };
+    let api = Api::<Guarded<WriteBoundary>>::namespaced(unit.client.clone(), &namespace);
     observed.boundaries_fresh = true;
-    match future::try_join_all(reads).await {
-        Ok(found) => {
-            let found: BTreeMap<_, _> = found.into_iter().flatten().collect();
-            let refers = |boundary: &Guarded<WriteBoundary>| boundary.lock() == Some(lock);
+    match api.list(&ListParams::default()).await {
+        Ok(list) => {
+            let found: BTreeMap<_, _> = list.items.iter().map(|boundary| (boundary.name_any(), boundary)).collect();
+            let refers = |boundary: &Guarded<WriteBoundary>| boundary.lock() == Some(name.as_str());
             let referring = found.iter().filter(|(_, boundary)| refers(boundary)).map(|(name, _)| name.clone());
-            let look_up = |boundary: &str| found.get(boundary).map_or(CountedState::Missing, |boundary| state(unit, lock, boundary));
-            observed.boundaries = counted(&observed.lock, referring, look_up);
+            let look_up = |boundary: &str| found.get(boundary).map_or(CountedState::Missing, |boundary| state(unit, &name, boundary));
+            (observed.boundaries, observed.boundaries_unread) = (counted(&observed.lock, referring, look_up), None);
             let grant = observed.lock.status.as_ref().and_then(|s| s.grant.as_ref());
             observed.activations = grant.map_or_else(BTreeMap::new, |grant| activated(unit, &observed.boundaries, grant));
             Ok(())
         }
-        Err(Error::Forbidden(right)) => {
-            observed.boundaries_unread = Some(Unseen::Refused(right).sentence());
-            Ok(())
-        }
-        Err(error) => Err(error),
+        Err(error) => match step.failed(&error) {
+            Error::Forbidden(right) => {
+                observed.boundaries_unread = Some(Unseen::Refused(right).sentence());
+                Ok(())
+            }
+            other => Err(other),
+        },
     }
 }
 

@@ -119,6 +119,10 @@ async fn carry_out(unit: &Unit, key: &Key, observed: &mut Observed, decision: &m
         return Ok(Outcome::Stands(Arc::clone(&observed.lock), None));
     }
     if let Some(wait) = unit.quarrels.patience(key, &before, &decision.status, Instant::now()) {
+        if observed.freshness != Freshness::AllRead {
+            // An old copy differs from what this process wrote last, too, and nobody has contradicted then.
+            return Err(Error::Conflict(format!("FencedLock {}/{}", key.0, key.1)));
+        }
         return Ok(Outcome::Stands(Arc::clone(&observed.lock), Some(wait)));
     }
     let recorded = status::record_lock(unit, &observed.lock, decision.status.clone()).await?;
@@ -160,7 +164,9 @@ fn activate(unit: &Arc<Unit>, key: &Key, recorded: &FencedLock, observed: &Obser
 fn next_look(unit: &Unit, observed: &Observed, decision: &Decision, left_alone_for: Option<Duration>) -> Action {
     let by_rule = decision.until.map(wait_until);
     let unwatched = |s: &Standing| matches!(s, Standing::Forbidden(_) | Standing::LeaseUnreadable(_) | Standing::NotMinted(_));
-    let blind = (unwatched(&decision.grant.standing) || observed.reservation.is_err() || observed.is_superseded()).then_some(LOOK_AGAIN);
+    // A right that is given back while the watch goes on is announced by nothing.
+    let unread = observed.reservation.is_err() || observed.boundaries_unread.is_some();
+    let blind = (unwatched(&decision.grant.standing) || unread || observed.is_superseded()).then_some(LOOK_AGAIN);
     let retry = gather::retry_after(unit, observed, decision);
     let reserving = matches!(observed.reservation, Err(ReservationError::Unavailable(_))).then_some(Duration::from_secs(2));
     [by_rule, blind, retry, reserving, left_alone_for].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue)

@@ -150,6 +150,20 @@ async fn a_grant_is_not_made_active_on_a_cache_that_lags() {
     assert!(held.message.contains("\"db\""), "{}", held.message);
 }
 
+/// The same of one that nobody listed.
+#[tokio::test]
+async fn an_unlisted_boundary_that_no_cache_knows_holds_the_grant() {
+    let lab = Lab::new().await;
+    let client = hanging_watches(lab.operator_client().await, "/writeboundaries");
+    let _operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    lab.declare_spec("a", critical(&[])).await;
+    lab.until("a", "a first verdict", |s| s.verdict.is_some()).await;
+    lab.declare_boundary("db", guard("a", "Enforce")).await;
+    lab.lease("a").put(Some("x"), Some(0), at(0)).await;
+    let held = lab.until_condition("a", on::EPOCH_ACTIVE, "False", "ActivationFailed").await;
+    assert!(held.message.contains("\"db\""), "{}", held.message);
+}
+
 /// A client like the given one, whose watches of a resource are never answered.
 fn hanging_watches(inner: Client, resource: &'static str) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {

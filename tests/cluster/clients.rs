@@ -92,7 +92,7 @@ async fn an_unmodified_client_go_elector_gets_its_epochs() {
 /// What `hack/build-clients.sh` made.
 fn client(path: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/clients").join(path);
-    assert!(path.exists(), "{} is not there: run `make tools` (or `make test`, which does)", path.display());
+    assert!(path.exists(), "{} is not there: run hack/build-clients.sh (or `make test`, which does)", path.display());
     path
 }
 

@@ -163,6 +163,40 @@ async fn a_watch_that_is_gone_loses_no_term() {
     lab.until_active("a", 2, "y").await;
 }
 
+/// A right that is taken away and given back while a watch goes on: the watch notices neither. The grant that could not become active
+/// meanwhile becomes so, although nothing happens any more.
+#[tokio::test]
+async fn a_right_that_comes_back_is_noticed_without_an_event() {
+    let lab = Lab::new().await;
+    let refuses = tokio::sync::watch::Sender::new(false);
+    let gate = refuses.subscribe();
+    let client = with(lab.operator_client().await, move |request: Request<Body>, inner: Client| {
+        let is_listing =
+            request.uri().path().ends_with("/writeboundaries") && !request.uri().query().unwrap_or_default().contains("watch=");
+        let refused = is_listing && *gate.borrow();
+        async move {
+            if refused {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
+                    "message": "User \"x\" cannot list resource \"writeboundaries\""});
+                return Ok(Response::builder().status(403).body(Body::from(status.to_string().into_bytes())).unwrap());
+            }
+            Ok(inner.send(request).await?)
+        }
+    });
+    let operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    lab.declare("a", "CorrectnessCritical").await;
+    let lease = lab.lease("a");
+    lease.put(Some("x"), Some(0), at(0)).await;
+    lab.until_active("a", 1, "x").await;
+    refuses.send_replace(true);
+    lease.put(Some("y"), Some(1), at(1)).await;
+    lab.until("a", "a pending grant", |s| s.grant.as_ref().is_some_and(|g| g.epoch.get() == 2)).await;
+    lab.quiet(&operator, "a").await;
+    assert!(!is_active(&lab.locks().get("a").await.unwrap().status.unwrap(), 2, "y"));
+    refuses.send_replace(false);
+    lab.until_active("a", 2, "y").await;
+}
+
 /// Waits until a pass over an object of a kind has begun.
 async fn until_reconciled(operator: &Running, kind: &str) {
     let zero = format!("fencedlock_reconciles_total{{kind=\"{kind}\"}} 0\n");

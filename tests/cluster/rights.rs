@@ -58,7 +58,7 @@ async fn a_right_that_is_missing_in_one_namespace_stops_nobody_else() {
     let pods = take_away(&lab, &names[2], "pods");
     // What the chart grants is what `fencedlock operator --check` asks for, and it names what is gone.
     let everywhere = Scope::Namespaces(names.iter().take(3).cloned().collect());
-    let missing = check(&lab.operator_client().await, &everywhere).await.unwrap();
+    let missing = check(&lab.operator_client().await, &everywhere, None).await.unwrap();
     let wanted = |namespace: &str, what: &str| {
         ["get", "list", "watch"].map(|verb| format!("the operator may not {verb} {what} in namespace {namespace:?}: grant it that right"))
     };
