@@ -184,12 +184,17 @@ kill_pod worker-c
 granted worker-d 4
 kubectl rollout status -n fencedlock deployment/fencedlock --timeout=60s > /dev/null || fail "the killed operator did not come back"
 
+step "Told to stop, the operators give their Lease up; killed, they could not"
+kubectl scale -n fencedlock deployment/fencedlock --replicas=0 > /dev/null
+kubectl wait -n fencedlock pod -l app.kubernetes.io/name=fencedlock --for=delete --timeout=60s > /dev/null || fail "an operator does not stop"
+is "the holder of the operators' Lease" "" "$(elected)"
+
 step "helm uninstall with live objects: they stay, with their definitions"
+kubectl scale -n fencedlock deployment/fencedlock --replicas=2 > /dev/null
+kubectl rollout status -n fencedlock deployment/fencedlock --timeout=60s > /dev/null || fail "the operators do not come back"
 helm uninstall fencedlock --namespace fencedlock --wait --timeout 90s > /dev/null
 kubectl wait -n fencedlock pod -l app.kubernetes.io/name=fencedlock --for=delete --timeout=60s > /dev/null || fail "an operator does not stop"
 is "operators" "" "$(operators)"
-# Told to stop, it gave the Lease up; killed, it could not have.
-is "the holder of the operators' Lease" "" "$(elected)"
 is "locks" 6 "$(kubectl get fencedlocks -n demo -o name | wc -l)"
 is "the epoch" 4 "$(lock '{.status.epoch}')"
 
