@@ -64,7 +64,8 @@ async fn one_replica_works_and_the_next_one_takes_over() {
     lab.until_active("a", 3, "z").await;
 }
 
-/// The leader loses touch with the API server, and another one takes over; when it is back it stands by.
+/// The leader loses touch with the API server, which accepted its renewal and never answers (case A04), and another one takes over; when
+/// it is back it stands by.
 #[tokio::test]
 async fn a_leader_that_lost_touch_has_stopped() {
     let lab = Lab::new().await;

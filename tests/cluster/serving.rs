@@ -155,3 +155,24 @@ async fn watches_that_hang_fail_the_liveness_probe() {
     let body = until(&operator, "/livez", |status, _| status == 503).await;
     assert!(body.contains("the watch of ") && body.contains(&lab.namespace) && body.contains("gave no sign"), "{body}");
 }
+
+/// Cut off from the API server, the operator says so, and catches up when there is a way again: the same owner with another one in
+/// between is a term of its own (cases G13, G05).
+#[tokio::test]
+async fn an_operator_that_was_cut_off_says_so_and_catches_up() {
+    let lab = Lab::new().await;
+    let (proxy, client, settings) = behind(&lab, Some(Duration::from_secs(4))).await;
+    let operator = lab.operator_set(client, settings, Arc::new(BuiltIn));
+    lab.declare("a", "CorrectnessCritical").await;
+    let lease = lab.lease("a");
+    lease.put(Some("x"), Some(0), at(0)).await;
+    lab.until_active("a", 1, "x").await;
+    proxy.refuse(true);
+    lease.put(Some("y"), Some(1), at(1)).await;
+    lease.put(Some("x"), Some(2), at(2)).await;
+    until(&operator, "/livez", |status, _| status == 503).await;
+    lab.until_active("a", 1, "x").await;
+    proxy.refuse(false);
+    lab.until_active("a", 2, "x").await;
+    until(&operator, "/livez", |status, _| status == 200).await;
+}
