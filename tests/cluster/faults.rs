@@ -24,6 +24,7 @@ use fencedlock::{
 use http::{Request, Response, StatusCode};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
+use tokio::sync::watch::Sender;
 use tower::BoxError;
 
 /// A client like the given one, with something that happens to each request.
@@ -33,6 +34,20 @@ where
     O: Future<Output = Result<Response<Body>, BoxError>> + Send + 'static,
 {
     Client::new(tower::service_fn(move |request: Request<Body>| fate(request, inner.clone())), "default")
+}
+
+/// A client like the given one, whose requests for such a path wait as long as `holds` says so.
+fn held(inner: Client, holds: &Sender<bool>, path: fn(&str) -> bool) -> Client {
+    let gate = holds.subscribe();
+    with(inner, move |request, inner| {
+        let mut gate = gate.clone();
+        async move {
+            if path(request.uri().path()) {
+                gate.wait_for(|holds| !holds).await?;
+            }
+            Ok(inner.send(request).await?)
+        }
+    })
 }
 
 /// What the API server says when it has too much to do, or a load balancer when it finds none.
@@ -83,17 +98,9 @@ async fn errors_and_lost_answers_cost_no_epoch() {
 #[tokio::test]
 async fn requests_that_hang_hold_up_their_own_lock_only() {
     let lab = Lab::new().await;
-    let hangs = tokio::sync::watch::Sender::new(true);
-    let gate = hangs.clone();
-    let client = with(lab.operator_client().await, move |request: Request<Body>, inner: Client| {
-        let mut gate = gate.subscribe();
-        async move {
-            if request.uri().path().contains("/leases/stuck") || request.uri().path().contains("/fencedlocks/stuck") {
-                gate.wait_for(|hangs| !hangs).await?;
-            }
-            Ok(inner.send(request).await?)
-        }
-    });
+    let hangs = Sender::new(true);
+    let is_about_it = |path: &str| path.contains("/leases/stuck") || path.contains("/fencedlocks/stuck");
+    let client = held(lab.operator_client().await, &hangs, is_about_it);
     let settings = Settings {
         scope: Scope::Namespaces(vec![lab.namespace.clone()]),
         reconcile_timeout: Duration::from_secs(1),
@@ -138,7 +145,7 @@ async fn a_watch_that_is_gone_loses_no_term() {
     let lease = lab.lease("a");
     lease.put(Some("x"), Some(0), at(0)).await;
     lab.declare("a", "CorrectnessCritical").await;
-    let behind = tokio::sync::watch::Sender::new(true);
+    let behind = Sender::new(true);
     let gate = behind.clone();
     let client = with(lab.operator_client().await, move |request: Request<Body>, inner: Client| {
         let mut gate = gate.subscribe();
@@ -168,7 +175,7 @@ async fn a_watch_that_is_gone_loses_no_term() {
 #[tokio::test]
 async fn a_right_that_comes_back_is_noticed_without_an_event() {
     let lab = Lab::new().await;
-    let refuses = tokio::sync::watch::Sender::new(false);
+    let refuses = Sender::new(false);
     let gate = refuses.subscribe();
     let client = with(lab.operator_client().await, move |request: Request<Body>, inner: Client| {
         let is_listing =
@@ -223,20 +230,11 @@ async fn a_boundary_is_not_judged_before_the_locks_are_known() {
     let version = || async { lab.boundaries().get("mail").await.unwrap().metadata.resource_version };
     let before = version().await;
 
-    let opens = tokio::sync::watch::Sender::new(false);
-    let gate = opens.clone();
-    let client = with(lab.operator_client().await, move |request: Request<Body>, inner: Client| {
-        let mut gate = gate.subscribe();
-        async move {
-            if request.uri().path().ends_with("/fencedlocks") {
-                gate.wait_for(|open| *open).await?;
-            }
-            Ok(inner.send(request).await?)
-        }
-    });
+    let hangs = Sender::new(true);
+    let client = held(lab.operator_client().await, &hangs, |path| path.ends_with("/fencedlocks"));
     let second = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
     until_reconciled(&second, "WriteBoundary").await;
-    opens.send_replace(true);
+    hangs.send_replace(false);
     until_reconciled(&second, "FencedLock").await;
     lab.quiet(&second, "a").await;
     assert_eq!(version().await, before, "{:#?}", lab.boundaries().get("mail").await.unwrap().status);
