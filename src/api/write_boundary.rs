@@ -564,6 +564,12 @@ pub struct Proof {
     /// The hash of the guard that it was made of.
     #[schemars(length(max = 128))]
     pub guard: String,
+    /// The generation of the declaration that it was made of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// The contract that it proves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contract: Option<Contract>,
     /// The probes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]

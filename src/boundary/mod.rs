@@ -14,6 +14,7 @@ use crate::{
 };
 
 pub mod memory;
+pub mod proof;
 
 /// What a boundary remembers durably: the epoch and the holder that it accepts now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -10,6 +10,8 @@ use futures::future::BoxFuture;
 use kube::ResourceExt;
 use tokio::sync::watch;
 
+pub mod canary;
+
 use super::{Activation, Backend, BackendError, Backends, Fence, Observation, admits, step};
 use crate::{
     api::{BoundaryType, WriteBoundary},
