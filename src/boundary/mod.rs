@@ -3,7 +3,7 @@
 //! Start with [`Backend`]; [`step`] is the one rule of how a fence moves. One module per backend; no backend's names
 //! outside its module and the union in the API. The in-memory backend serves tests and the model; the CRD does not know it.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use thiserror::Error;
@@ -14,7 +14,10 @@ use crate::{
 };
 
 pub mod memory;
+pub mod postgres;
 pub mod proof;
+
+use proof::Examination;
 
 /// What a boundary remembers durably: the epoch and the holder that it accepts now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +78,7 @@ pub enum BackendError {
     Refused(String),
     /// It did not answer in time.
     #[error("no answer within {0:?}")]
-    TimedOut(std::time::Duration),
+    TimedOut(Duration),
     /// This version has no backend for the type.
     #[error("this version of fencedlock cannot activate {0} boundaries")]
     NotImplemented(BoundaryType),
@@ -93,6 +96,13 @@ impl BackendError {
     }
 }
 
+/// What an examination is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// Whether a guard that was found altered is installed again. Not at first: what was found is told before it is mended.
+    pub repair: bool,
+}
+
 /// One write boundary, as the operator drives it. Every call is idempotent; the caller bounds it in time.
 pub trait Backend: Send + Sync + fmt::Debug {
     /// Reads the fence. Changes nothing.
@@ -100,6 +110,14 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Moves the fence up to a grant, by the rule of [`step`].
     fn activate<'a>(&'a self, epoch: Epoch, holder: &'a Holder) -> BoxFuture<'a, Result<Activation, BackendError>>;
+
+    /// Installs what is missing, looks for ways around, and tries the guard. Leaves nothing in anybody's data.
+    fn examine<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>>;
+
+    /// How long an activation waits for an old owner's open work before it ends it.
+    fn patience(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// Finds the backend of a boundary.

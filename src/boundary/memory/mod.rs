@@ -1,7 +1,7 @@
 //! A boundary in memory, honest or made to misbehave. For tests and the model; it can be injected, the CRD does not know it.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -12,7 +12,10 @@ use tokio::sync::watch;
 
 pub mod canary;
 
-use super::{Activation, Backend, BackendError, Backends, Fence, Observation, admits, step};
+use super::{Activation, Ask, Backend, BackendError, Backends, Fence, Observation, admits, step};
+use canary::{Flaw, MemoryCanary};
+
+use super::proof::{self, Bypass, Examination};
 use crate::{
     api::{BoundaryType, WriteBoundary},
     epoch::{Epoch, Holder},
@@ -36,10 +39,16 @@ pub enum Behaviour {
     Untrusted,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     fence: Option<Fence>,
     activations: Vec<(Epoch, Holder)>,
+    /// Found at each examination.
+    flaws: BTreeSet<Flaw>,
+    bypasses: Vec<Bypass>,
+    /// Which server it is: another one after a failover.
+    server: u32,
+    examinations: u64,
 }
 
 /// A boundary in memory. Clones share one state.
@@ -52,7 +61,7 @@ pub struct Memory {
 impl Default for Memory {
     fn default() -> Self {
         Self {
-            state: Arc::new(Mutex::new(State { fence: None, activations: Vec::new() })),
+            state: Arc::new(Mutex::new(State::default())),
             behaviour: watch::Sender::new(Behaviour::Honest),
         }
     }
@@ -72,6 +81,26 @@ impl Memory {
     /// Puts the fence somewhere, as a restore of the receiver would.
     pub fn restore(&self, fence: Option<Fence>) {
         self.locked(|state| state.fence = fence);
+    }
+
+    /// Gives its guard these flaws, and no others.
+    pub fn flaw(&self, flaws: impl IntoIterator<Item = Flaw>) {
+        self.locked(|state| state.flaws = flaws.into_iter().collect());
+    }
+
+    /// Opens these ways around its guard, and no others.
+    pub fn bypass(&self, bypasses: Vec<Bypass>) {
+        self.locked(|state| state.bypasses = bypasses);
+    }
+
+    /// Fails over to a server that remembers this fence.
+    pub fn fail_over(&self, fence: Option<Fence>) {
+        self.locked(|state| (state.fence, state.server) = (fence, state.server + 1));
+    }
+
+    /// How often it was examined.
+    pub fn examinations(&self) -> u64 {
+        self.locked(|state| state.examinations)
     }
 
     /// Whether a write with this claim would be accepted now.
@@ -124,6 +153,33 @@ impl Backend for Memory {
                 state.fence = Some(fence);
                 answer
             }))
+        })
+    }
+
+    fn examine<'a>(&'a self, _: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>> {
+        Box::pin(async move {
+            self.reach().await?;
+            let (flaws, bypasses, server, fence) = self.locked(|state| {
+                state.examinations += 1;
+                (state.flaws.clone(), state.bypasses.clone(), state.server, state.fence.clone())
+            });
+            let profile = MemoryCanary::MANAGED;
+            let answers = proof::run::run(&mut MemoryCanary::new(profile, flaws), &profile, "memory").await;
+            Ok(Examination {
+                profile,
+                server: format!("memory {server}"),
+                guard: "memory".to_owned(),
+                guard_altered: None,
+                shared: None,
+                answers: Some(answers),
+                bypasses,
+                not_durable: None,
+                limits: Vec::new(),
+                fence,
+                refused: None,
+                last_refused: None,
+                notes: Vec::new(),
+            })
         })
     }
 }

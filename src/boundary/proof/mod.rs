@@ -228,6 +228,8 @@ pub struct Examination {
     pub guard: String,
     /// What is wrong with the installed guard.
     pub guard_altered: Option<String>,
+    /// The guard of another lock that stands on the same thing: who has it and what to do.
+    pub shared: Option<String>,
     /// The probes; `None` when none was tried because the guard only counts.
     pub answers: Option<Answers>,
     /// Ways around the guard.

@@ -21,6 +21,7 @@ fn examined(profile: Profile, answers: Answers) -> Examination {
         server: "s".into(),
         guard: "g".into(),
         guard_altered: None,
+        shared: None,
         answers: Some(answers),
         bypasses: Vec::new(),
         not_durable: None,

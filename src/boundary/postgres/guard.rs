@@ -1,0 +1,396 @@
+//! The managed guard as it stands in the database: read from the catalogue, compared with what it should be, installed and upgraded.
+
+use tokio_postgres::{GenericClient, types::Oid};
+
+use super::{
+    connect::{Session, failed},
+    names::{FUNCTIONS, SCHEMA, Template},
+};
+use crate::{
+    api::{GuardMode, PostgresTable},
+    boundary::BackendError,
+};
+
+/// What the catalogue says about one table that has to be guarded: one that is declared, or a partition or child of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Table {
+    pub(super) oid: Oid,
+    /// As it is written in SQL.
+    pub(super) name: String,
+    /// The place of the declared table that it is or descends from, in `spec.postgres.tables`.
+    pub(super) declared: usize,
+    /// Whether it is declared itself.
+    pub(super) is_root: bool,
+    /// `pg_class.relkind`.
+    pub(super) kind: char,
+    /// The trigger of this guard, when there is one of its name.
+    pub(super) trigger: Option<Trigger>,
+    /// Guards of other boundaries on it, by the names of their triggers.
+    pub(super) others: Vec<String>,
+}
+
+/// A trigger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trigger {
+    pub(super) oid: Oid,
+    /// `pg_trigger.tgenabled`.
+    enabled: char,
+    /// `pg_trigger.tgtype`.
+    kind: i16,
+    /// Whether it calls the guard, always and for every column.
+    is_plain: bool,
+}
+
+/// BEFORE, and INSERT, DELETE, UPDATE and TRUNCATE, for each statement: the bits of `pg_trigger.tgtype`.
+const BEFORE_EVERY_STATEMENT: i16 = 2 | 4 | 8 | 16 | 32;
+
+impl Trigger {
+    /// What is wrong with it.
+    fn wrong(&self) -> Option<&'static str> {
+        match (self.enabled, self.kind) {
+            ('D', _) => Some("is disabled"),
+            ('A', BEFORE_EVERY_STATEMENT) if self.is_plain => None,
+            ('A', _) => Some("was altered"),
+            _ => Some("is not ALWAYS enabled, so session_replication_role goes around it"),
+        }
+    }
+}
+
+/// The row of the fence table that says what was installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) lock: String,
+    pub(super) epoch: i64,
+    pub(super) claim: Option<String>,
+    /// The epoch in its sequence, 0 when it was never set.
+    pub(super) reached: i64,
+    pub(super) refused: i64,
+    pub(super) nonce: String,
+    pub(super) generation: i64,
+    guard: String,
+    guarded: Vec<Oid>,
+    pub(super) oid: Oid,
+    pub(super) is_unlogged: bool,
+}
+
+/// Everything that is there of a guard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Installed {
+    /// `None` when there is no fence.
+    pub(super) record: Option<Record>,
+    /// The bodies of the functions in the order of [`FUNCTIONS`]; `None` when one is missing or is not SECURITY DEFINER.
+    bodies: Option<Vec<String>>,
+    pub(super) tables: Vec<Table>,
+}
+
+/// What is wrong with an installed guard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Differences {
+    /// It was installed, and somebody removed or altered a part of it: what.
+    pub(super) altered: Vec<String>,
+    /// Something has to be installed that was not there before.
+    pub(super) is_incomplete: bool,
+    /// Partitions and children that came later and have no trigger yet.
+    pub(super) unguarded: Vec<String>,
+}
+
+impl Installed {
+    /// Compares with what should be there. Pure.
+    pub(super) fn differences(&self, template: &Template, generation: i64) -> Differences {
+        let mut found = Differences::default();
+        let Some(record) = &self.record else {
+            return Differences { is_incomplete: true, ..found };
+        };
+        let was_installed = !record.guard.is_empty() && record.generation == generation;
+        let actual = self.hash(template);
+        if actual.as_ref() != Some(&record.guard) && !record.guard.is_empty() {
+            found.altered.push("a function of the guard is missing or was altered".to_owned());
+        }
+        found.is_incomplete |= actual.as_deref() != Some(template.expected_hash().as_str()) || record.generation != generation;
+        found.is_incomplete |= record.lock != template.names.lock;
+        for table in &self.tables {
+            let name = &table.name;
+            match table.trigger.as_ref().map(Trigger::wrong) {
+                Some(None) => found.is_incomplete |= !record.guarded.contains(&table.oid),
+                Some(Some(wrong)) => {
+                    found.is_incomplete = true;
+                    found.altered.push(format!("the trigger on {name} {wrong}"));
+                }
+                None if record.guarded.contains(&table.oid) => {
+                    found.is_incomplete = true;
+                    found.altered.push(format!("the trigger on {name} is gone"));
+                }
+                None => {
+                    found.is_incomplete = true;
+                    if was_installed && table.is_root {
+                        found.altered.push(format!("{name} is another table than the one that was guarded, and has no trigger"));
+                    } else if was_installed {
+                        found.unguarded.push(name.clone());
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// The hash of the guard as it is: `None` when a part is missing.
+    pub(super) fn hash(&self, template: &Template) -> Option<String> {
+        self.bodies.as_ref().map(|bodies| template.hash(bodies.iter().map(String::as_str)))
+    }
+}
+
+/// Reads what is there. Changes nothing.
+pub(super) async fn read(client: &impl GenericClient, template: &Template, tables: &[PostgresTable]) -> Result<Installed, BackendError> {
+    let tables = read_tables(client, template, tables).await?;
+    let names: Vec<_> = FUNCTIONS.map(|function| template.names.plain(function)).to_vec();
+    let functions = client
+        .query(
+            "select p.proname::text, p.prosrc from pg_proc p join pg_namespace n on n.oid = p.pronamespace join pg_language l on l.oid = p.prolang \
+             where n.nspname = $1 and p.proname::text = any($2) and p.prosecdef and l.lanname = 'plpgsql' \
+             and p.proconfig = array['search_path=pg_catalog, pg_temp'] order by array_position($2, p.proname::text)",
+            &[&SCHEMA, &names],
+        )
+        .await
+        .map_err(|error| failed(&error))?;
+    let bodies: Vec<String> = functions.iter().map(|row| row.get(1)).collect();
+    Ok(Installed { record: record(client, template).await?, bodies: (bodies.len() == FUNCTIONS.len()).then_some(bodies), tables })
+}
+
+/// The fence's row; `None` when there is no fence.
+pub(super) async fn record(client: &impl GenericClient, template: &Template) -> Result<Option<Record>, BackendError> {
+    let names = &template.names;
+    let there = client
+        .query_opt(
+            "select c.oid, c.relpersistence = 'u' from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = $2",
+            &[&SCHEMA, &names.plain("fence")],
+        )
+        .await
+        .map_err(|error| failed(&error))?;
+    let Some(there) = there else { return Ok(None) };
+    let sql = format!(
+        "select f.lock, f.epoch, f.claim, coalesce(pg_sequence_last_value('{epoch}'::regclass), 0), \
+         coalesce(pg_sequence_last_value('{refused}'::regclass), 0), f.nonce, f.generation, f.guard, f.guarded from {fence} f",
+        epoch = names.object("epoch"),
+        refused = names.object("refused"),
+        fence = names.object("fence"),
+    );
+    let row = client.query_opt(&sql, &[]).await.map_err(|error| failed(&error))?;
+    Ok(row.map(|row| Record {
+        lock: row.get(0),
+        epoch: row.get(1),
+        claim: row.get(2),
+        reached: row.get(3),
+        refused: row.get(4),
+        nonce: row.get(5),
+        generation: row.get(6),
+        guard: row.get(7),
+        guarded: row.get(8),
+        oid: there.get(0),
+        is_unlogged: there.get(1),
+    }))
+}
+
+async fn read_tables(client: &impl GenericClient, template: &Template, declared: &[PostgresTable]) -> Result<Vec<Table>, BackendError> {
+    let (schemas, names): (Vec<_>, Vec<_>) = declared.iter().map(|table| (table.schema.as_str(), table.name.as_str())).unzip();
+    let rows = client
+        .query(
+            "with recursive declared as ( \
+               select c.oid, d.place, true as is_root from unnest($1::text[], $2::text[]) with ordinality as d(schema, name, place) \
+               join pg_namespace n on n.nspname = d.schema join pg_class c on c.relnamespace = n.oid and c.relname = d.name \
+             ), guarded as ( \
+               select oid, place, is_root from declared \
+               union select i.inhrelid, g.place, false from guarded g join pg_inherits i on i.inhparent = g.oid \
+             ) \
+             select distinct on (g.oid) g.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), g.place, \
+               g.oid in (select oid from declared), c.relkind::text, t.oid, t.tgenabled::text, t.tgtype, \
+               t.tgqual is null and t.tgattr = '' and t.tgnargs = 0 and f.proname = $4 and fn.nspname = $5, \
+               array(select o.tgname::text from pg_trigger o join pg_proc op on op.oid = o.tgfoid join pg_namespace os on os.oid = op.pronamespace \
+                     where o.tgrelid = g.oid and os.nspname = $5 and op.proname <> $4 and not o.tgisinternal order by 1) \
+             from guarded g join pg_class c on c.oid = g.oid join pg_namespace n on n.oid = c.relnamespace \
+             left join pg_trigger t on t.tgrelid = g.oid and t.tgname = $3 and not t.tgisinternal \
+             left join pg_proc f on f.oid = t.tgfoid left join pg_namespace fn on fn.oid = f.pronamespace \
+             order by g.oid, g.is_root desc, g.place",
+            &[&schemas, &names, &template.names.trigger(), &template.names.plain("guard"), &SCHEMA],
+        )
+        .await
+        .map_err(|error| failed(&error))?;
+    let letter = |text: Option<String>| text.and_then(|text| text.chars().next());
+    let mut tables = Vec::new();
+    for row in rows {
+        let trigger = row.get::<_, Option<Oid>>(5).map(|oid| Trigger {
+            oid,
+            enabled: letter(row.get(6)).unwrap_or_default(),
+            kind: row.get(7),
+            is_plain: row.get::<_, Option<bool>>(8).unwrap_or_default(),
+        });
+        tables.push(Table {
+            oid: row.get(0),
+            name: row.get(1),
+            declared: usize::try_from(row.get::<_, i64>(2) - 1).unwrap_or_default(),
+            is_root: row.get(3),
+            kind: letter(row.get(4)).unwrap_or_default(),
+            trigger,
+            others: row.get(9),
+        });
+    }
+    for (place, table) in declared.iter().enumerate() {
+        let field = format!("spec.postgres.tables[{place}]");
+        let name = format!("\"{}\".\"{}\"", table.schema, table.name);
+        let found = tables.iter().find(|found| found.is_root && found.declared == place);
+        let duplicate = || declared[..place].contains(table);
+        match found {
+            None if duplicate() => {}
+            None => return Err(BackendError::Refused(format!("{field}: there is no table {name}: create it, or correct the name"))),
+            Some(found) if !matches!(found.kind, 'r' | 'p') => {
+                return Err(BackendError::Refused(format!("{field}: {name} is no table: name the table that the writes land in")));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(tables)
+}
+
+/// How long an installation waits for writers that are under way. While it waits, later ones wait behind it.
+const PATIENCE: &str = "2s";
+
+/// Brings everything to what it should be, in one transaction: there is no moment without the guard that was there before. Nothing
+/// that was begun under another guard, or none, is still open afterwards.
+pub(super) async fn install(
+    session: &mut Session,
+    template: &Template,
+    tables: &[PostgresTable],
+    generation: i64,
+    writers: &[String],
+) -> Result<(), BackendError> {
+    let sql = |error: tokio_postgres::Error| failed(&error);
+    let transaction = session.client.transaction().await.map_err(sql)?;
+    transaction.batch_execute(&format!("set local lock_timeout = '{PATIENCE}'; set local synchronous_commit = on")).await.map_err(sql)?;
+    // One after the other: two that create the same schema at the same time would disturb each other.
+    transaction.execute("select pg_advisory_xact_lock(7108, 1)", &[]).await.map_err(sql)?;
+    let schema = transaction.query_opt("select from pg_namespace where nspname = $1", &[&SCHEMA]).await.map_err(sql)?;
+    if schema.is_none() {
+        transaction.batch_execute(&format!("create schema {SCHEMA}")).await.map_err(sql)?;
+    }
+    let before = read(&transaction, template, tables).await?;
+    if let Some(other) = shared(&transaction, template, &before.tables).await? {
+        return Err(BackendError::Refused(other));
+    }
+    transaction.batch_execute(&template.objects()).await.map_err(sql)?;
+    for table in before.tables.iter().filter(|table| table.kind != 'f') {
+        // Whoever writes to the table now does so under the old guard: it ends first.
+        transaction.batch_execute(&format!("lock table only {} in share row exclusive mode", table.name)).await.map_err(sql)?;
+    }
+    transaction.batch_execute(&template.functions()).await.map_err(sql)?;
+    let mut guarded: Vec<Oid> = Vec::new();
+    for table in before.tables.iter().filter(|table| table.kind != 'f') {
+        if table.trigger.as_ref().is_none_or(|trigger| trigger.wrong().is_some()) {
+            transaction.batch_execute(&template.trigger(&table.name)).await.map_err(sql)?;
+        }
+        guarded.push(table.oid);
+    }
+    let names = &template.names;
+    let record = format!("update {} set lock = $1, generation = $2, guard = $3, guarded = $4", names.object("fence"));
+    let guard = template.expected_hash();
+    transaction.execute(&record, &[&names.lock, &generation, &guard, &guarded]).await.map_err(sql)?;
+    if template.mode == GuardMode::Enforce {
+        transaction.batch_execute(&canary(template, writers)).await.map_err(sql)?;
+    }
+    transaction.commit().await.map_err(sql)
+}
+
+/// The statements that make the canary, which writers may write to.
+pub(super) fn canary(template: &Template, writers: &[String]) -> String {
+    let canary = Template { names: template.names.canary(), ..template.clone() };
+    let thing = canary.names.object("thing");
+    let mut sql = format!("{}\n{}\n{}", canary.objects(), canary.functions(), canary.canary(&canary.trigger(&thing)));
+    for writer in writers {
+        let writer = postgres_protocol::escape::escape_identifier(writer);
+        sql.push_str(&format!("\ngrant usage on schema {SCHEMA} to {writer};\ngrant select, insert, update, delete on {thing} to {writer};"));
+    }
+    sql
+}
+
+/// The guard of another lock on one of the tables: a write would have to be both owners' at once.
+pub(super) async fn shared(client: &impl GenericClient, template: &Template, tables: &[Table]) -> Result<Option<String>, BackendError> {
+    for table in tables {
+        for trigger in &table.others {
+            let fence = format!("{}_fence", trigger.trim_start_matches("fencedlock_"));
+            let there = format!("select boundary, lock from {SCHEMA}.{}", postgres_protocol::escape::escape_identifier(&fence));
+            let other = client.query_opt(&there, &[]).await.ok().flatten();
+            let (boundary, lock): (String, String) = other.map_or_else(Default::default, |row| (row.get(0), row.get(1)));
+            if lock != template.names.lock {
+                let (place, name) = (table.declared, &table.name);
+                return Ok(Some(format!(
+                    "spec.postgres.tables[{place}]: {name} is guarded by write boundary {boundary:?} of lock {lock:?} already: one of the two locks has \
+                     to own the table"
+                )));
+            }
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::boundary::postgres::names::Names;
+
+    fn template(mode: GuardMode) -> Template {
+        Template { names: Names::new("team", "db", "writer"), mode, operator: "operator".into() }
+    }
+
+    fn table(oid: Oid, is_root: bool, enabled: Option<char>) -> Table {
+        let trigger = enabled.map(|enabled| Trigger { oid: oid + 1000, enabled, kind: BEFORE_EVERY_STATEMENT, is_plain: true });
+        Table { oid, name: format!("public.t{oid}"), declared: 0, is_root, kind: 'r', trigger, others: Vec::new() }
+    }
+
+    fn installed(tables: Vec<Table>) -> Installed {
+        let template = template(GuardMode::Enforce);
+        let record = Record {
+            lock: "team/writer".into(),
+            epoch: 7,
+            claim: None,
+            reached: 7,
+            refused: 0,
+            nonce: "n".into(),
+            generation: 1,
+            guard: template.expected_hash(),
+            guarded: vec![1],
+            oid: 99,
+            is_unlogged: false,
+        };
+        Installed { record: Some(record), bodies: Some(FUNCTIONS.map(|f| template.body(f)).to_vec()), tables }
+    }
+
+    fn found(installed: &Installed, mode: GuardMode, generation: i64) -> Differences {
+        installed.differences(&template(mode), generation)
+    }
+
+    #[test]
+    fn what_was_taken_away_is_told_from_what_is_to_come() {
+        let good = installed(vec![table(1, true, Some('A'))]);
+        assert_eq!(found(&good, GuardMode::Enforce, 1), Differences::default());
+        for (state, said) in [(None, "is gone"), (Some('D'), "disabled"), (Some('O'), "session_replication_role"), (Some('R'), "session_replication_role")] {
+            let found = found(&installed(vec![table(1, true, state)]), GuardMode::Enforce, 1);
+            assert!(found.altered[0].contains(said) && found.is_incomplete, "{found:?}");
+        }
+        let mut changed = good.clone();
+        changed.tables[0].trigger.as_mut().unwrap().kind &= !32;
+        assert!(found(&changed, GuardMode::Enforce, 1).altered[0].contains("was altered"));
+        let swapped = found(&installed(vec![table(2, true, None)]), GuardMode::Enforce, 1);
+        assert!(swapped.altered[0].contains("another table"), "{swapped:?}");
+        let leaf = found(&installed(vec![table(1, true, Some('A')), table(5, false, None)]), GuardMode::Enforce, 1);
+        assert_eq!((leaf.altered.len(), leaf.unguarded.len(), leaf.is_incomplete), (0, 1, true));
+        // Another declaration, mode or version is an upgrade and no alteration.
+        for next in [found(&good, GuardMode::Observe, 1), found(&good, GuardMode::Enforce, 2)] {
+            assert_eq!((next.altered.len(), next.is_incomplete), (0, true));
+        }
+        let more = found(&installed(vec![table(1, true, Some('A')), table(2, true, None)]), GuardMode::Enforce, 2);
+        assert_eq!((more.altered.len(), more.is_incomplete), (0, true), "a table was declared");
+        let mut edited = good.clone();
+        edited.bodies.as_mut().unwrap()[0].push(' ');
+        assert_eq!(found(&edited, GuardMode::Enforce, 1).altered.len(), 1);
+        let nothing = Installed { record: None, bodies: None, tables: vec![table(1, true, None)] };
+        assert_eq!((found(&nothing, GuardMode::Enforce, 1).altered.len(), found(&nothing, GuardMode::Enforce, 1).is_incomplete), (0, true));
+    }
+}

@@ -1,0 +1,227 @@
+//! Tables of a PostgreSQL database (design: boundaries.md section 3). Everything that knows PostgreSQL is in this folder.
+//!
+//! Start with [`Postgres`]. `guard` is what is installed, from the templates beside it; `activate` moves the fence; `canary` is what a
+//! proof writes to; `audit` looks for ways around, `server` for what may be forgotten.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures::{FutureExt, future::BoxFuture};
+
+mod activate;
+mod audit;
+mod canary;
+mod connect;
+mod guard;
+mod names;
+mod probes;
+mod server;
+
+pub use connect::Access;
+use connect::{Session, Target};
+use names::{Names, Template};
+
+use super::{
+    Activation, Ask, Backend, BackendError, Observation,
+    proof::{ClaimForm, Examination, Profile},
+};
+use crate::{
+    api::{Contract, GuardMode, PostgresBoundary, WritesPerEpoch},
+    epoch::{Epoch, Holder},
+};
+
+/// How long an activation waits for an old owner's open transaction when nothing else is declared.
+pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the operator remembers of activations that are blocked: since when, by the fence and the epoch.
+pub type Patience = Arc<Mutex<HashMap<(String, Epoch), Instant>>>;
+
+/// A boundary whose guard the operator installs.
+#[derive(Clone)]
+pub struct Postgres {
+    access: Access,
+    names: Names,
+    spec: PostgresBoundary,
+    mode: GuardMode,
+    generation: i64,
+    patience: Patience,
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres").field("boundary", &self.names.boundary).finish_non_exhaustive()
+    }
+}
+
+/// Which boundary of which lock it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Which<'a> {
+    /// The namespace of both.
+    pub namespace: &'a str,
+    /// The WriteBoundary.
+    pub boundary: &'a str,
+    /// The FencedLock.
+    pub lock: &'a str,
+    /// The generation of the WriteBoundary.
+    pub generation: i64,
+}
+
+impl Postgres {
+    /// A boundary, as it is declared.
+    pub fn new(access: Access, which: Which<'_>, spec: PostgresBoundary, mode: GuardMode, patience: Patience) -> Self {
+        let names = Names::new(which.namespace, which.boundary, which.lock);
+        Self { access, names, spec, mode, generation: which.generation, patience }
+    }
+
+    /// What a managed guard is proven for.
+    const PROFILE: Profile = Profile {
+        contract: Contract::AfterActivation,
+        writes: WritesPerEpoch::Many,
+        claim: ClaimForm::Text,
+        names_holder: true,
+        stays_on_connection: true,
+    };
+
+    async fn template(&self, session: &Session) -> Result<Template, BackendError> {
+        let operator = session.client.query_one("select session_user::text", &[]).await.map_err(|error| connect::failed(&error))?;
+        Ok(Template { names: self.names.clone(), mode: self.mode, operator: operator.get(0) })
+    }
+
+    async fn install(&self, session: &mut Session, template: &Template) -> Result<(), BackendError> {
+        let installed = guard::install(session, template, &self.spec.tables, self.generation, &self.spec.writer_roles).await;
+        installed.map_err(|error| match error {
+            BackendError::Refused(why) => BackendError::Refused(format!(
+                "the guard cannot be installed: {why}; give the operator's role what docs/postgres.md lists, or apply what `fencedlock guard print` \
+                 prints"
+            )),
+            other => other,
+        })
+    }
+
+    async fn activate_now(&self, epoch: Epoch, holder: Option<&Holder>) -> Result<Activation, BackendError> {
+        let mut session = self.access.target().await?.connect().await?;
+        let template = self.template(&session).await?;
+        let record = guard::record(&session.client, &template).await?;
+        if record.is_none_or(|record| record.generation == 0) {
+            self.install(&mut session, &template).await?;
+        }
+        let key = (self.names.plain("fence"), epoch);
+        let locked = || self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *locked().entry(key.clone()).or_insert_with(Instant::now);
+        let answer = activate::activate(&mut session, &template, epoch, holder, self.patience(), since).await;
+        if !matches!(answer, Ok(Activation::Blocked(_))) {
+            locked().remove(&key);
+        }
+        answer
+    }
+
+    async fn observe_now(&self) -> Result<Observation, BackendError> {
+        let session = self.access.target().await?.connect().await?;
+        let template = self.template(&session).await?;
+        let record = guard::record(&session.client, &template).await?;
+        let fence = record.as_ref().and_then(|record| activate::fence(record, &template));
+        Ok(Observation { trusted: record.is_some(), fence })
+    }
+
+    async fn examine_now(&self, ask: &Ask) -> Result<Examination, BackendError> {
+        let target = self.access.target().await?;
+        let mut session = target.connect().await?;
+        // Replicas take turns: there is one canary.
+        let turn = "set lock_timeout = '10s'; select pg_advisory_lock(7109, $1)".replace("$1", &self.names.key().to_string());
+        session.run(&turn).await?;
+        session.run("set lock_timeout = '2s'").await?;
+        let template = self.template(&session).await?;
+        let mut installed = guard::read(&session.client, &template, &self.spec.tables).await?;
+        let before = installed.differences(&template, self.generation);
+        let altered = before.altered.first().filter(|_| !ask.repair).map(|first| {
+            let more = crate::audit::boundary::more(before.altered.len() - 1);
+            format!("{first}{more}: the guard that was installed does not stand any more; it is installed again")
+        });
+        let came_later = self.audit(&session, &template, &installed).await?;
+        let shared = guard::shared(&session.client, &template, &installed.tables).await?;
+        if before.is_incomplete && altered.is_none() && shared.is_none() {
+            self.install(&mut session, &template).await?;
+            installed = guard::read(&session.client, &template, &self.spec.tables).await?;
+        }
+        let server = server::look(&session, &installed).await?;
+        let mut examined = Examination {
+            profile: Self::PROFILE,
+            server: server.identity,
+            guard: installed.hash(&template).unwrap_or_default(),
+            guard_altered: altered,
+            shared,
+            answers: None,
+            bypasses: came_later,
+            not_durable: server.not_durable,
+            limits: server.limits,
+            fence: installed.record.as_ref().and_then(|record| activate::fence(record, &template)),
+            refused: installed.record.as_ref().and_then(|record| u64::try_from(record.refused).ok()),
+            last_refused: None,
+            notes: server.notes,
+        };
+        if self.mode == GuardMode::Observe {
+            examined.last_refused = last_seen(&session, &template).await?;
+        } else if examined.guard_altered.is_none() && examined.shared.is_none() {
+            examined.answers = Some(self.probe(&target, session, &template, &installed).await?);
+        }
+        Ok(examined)
+    }
+
+    async fn audit(&self, session: &Session, template: &Template, installed: &guard::Installed) -> Result<Vec<super::proof::Bypass>, BackendError> {
+        let found = audit::look(session, template, &self.spec, installed).await?;
+        let exempt: BTreeSet<&str> = self.spec.exempt_roles.iter().map(|exempt| exempt.role.as_str()).collect();
+        Ok(audit::findings(&found, &exempt))
+    }
+
+    async fn probe(
+        &self,
+        target: &Target,
+        session: Session,
+        template: &Template,
+        installed: &guard::Installed,
+    ) -> Result<super::proof::Answers, BackendError> {
+        let writer = self.spec.writer_roles.first().map(String::as_str);
+        let on_tables = probes::on_tables(&session, template, installed, &self.spec.writer_roles).await?;
+        let (writing, open) = futures::try_join!(target.connect(), target.connect())?;
+        let mut canary = canary::PostgresCanary::new(template, writer, session, writing, open);
+        let run_id = format!("{:x}", std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos());
+        let mut answers = super::proof::run::run(&mut canary, &Self::PROFILE, &run_id).await;
+        answers.extend(on_tables);
+        Ok(answers)
+    }
+}
+
+/// Who would have been refused last, in words.
+async fn last_seen(session: &Session, template: &Template) -> Result<Option<String>, BackendError> {
+    let sql = format!("select role, application, claim from {} order by at desc limit 1", template.names.object("seen"));
+    let row = session.client.query_opt(&sql, &[]).await.map_err(|error| connect::failed(&error))?;
+    Ok(row.map(|row| {
+        let (role, application, claim): (String, String, Option<String>) = (row.get(0), row.get(1), row.get(2));
+        let application = if application.is_empty() { String::new() } else { format!(" ({application})") };
+        let claim = claim.map_or_else(|| "no claim".to_owned(), |claim| format!("claim {claim}"));
+        format!("role {role}{application}, {claim}")
+    }))
+}
+
+impl Backend for Postgres {
+    fn observe(&self) -> BoxFuture<'_, Result<Observation, BackendError>> {
+        self.observe_now().boxed()
+    }
+
+    fn activate<'a>(&'a self, epoch: Epoch, holder: &'a Holder) -> BoxFuture<'a, Result<Activation, BackendError>> {
+        self.activate_now(epoch, Some(holder)).boxed()
+    }
+
+    fn examine<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>> {
+        self.examine_now(ask).boxed()
+    }
+
+    fn patience(&self) -> Duration {
+        self.spec.patience.map_or(DEFAULT_PATIENCE, |patience| patience.get())
+    }
+}
+
