@@ -108,7 +108,9 @@ async fn blockers(session: &Session, template: &Template) -> Result<Vec<Blocker>
             "select l.pid, coalesce(a.usename::text, '?'), coalesce(a.application_name, ''), \
                coalesce(to_char(a.xact_start at time zone 'UTC', 'HH24:MI:SS') || ' UTC', '?'), p.gid \
              from pg_locks l left join pg_stat_activity a on a.pid = l.pid \
-             left join pg_prepared_xacts p on l.virtualtransaction = '-1/' || p.transaction::text \
+             left join pg_locks x on l.pid is null and x.pid is null and x.locktype = 'transactionid' and x.granted \
+               and x.virtualtransaction = l.virtualtransaction \
+             left join pg_prepared_xacts p on p.transaction = x.transactionid \
              where l.locktype = 'relation' and l.granted and l.mode = 'RowShareLock' and l.pid is distinct from pg_backend_pid() \
                and l.database = (select oid from pg_database where datname = current_database()) \
                and l.relation = (select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = $2) \

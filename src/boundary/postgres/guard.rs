@@ -81,6 +81,8 @@ pub(super) struct Installed {
     /// The bodies of the functions in the order of [`FUNCTIONS`]; `None` when one is missing or is not SECURITY DEFINER.
     bodies: Option<Vec<String>>,
     pub(super) tables: Vec<Table>,
+    /// Whether the canary stands behind the same guard.
+    canary: bool,
 }
 
 /// What is wrong with an installed guard.
@@ -107,7 +109,7 @@ impl Installed {
             found.altered.push("a function of the guard is missing or was altered".to_owned());
         }
         found.is_incomplete |= actual.as_deref() != Some(template.expected_hash().as_str()) || record.generation != generation;
-        found.is_incomplete |= record.lock != template.names.lock;
+        found.is_incomplete |= record.lock != template.names.lock || (template.mode == GuardMode::Enforce && !self.canary);
         for table in &self.tables {
             let name = &table.name;
             match table.trigger.as_ref().map(Trigger::wrong) {
@@ -142,18 +144,29 @@ impl Installed {
 /// Reads what is there. Changes nothing.
 pub(super) async fn read(client: &impl GenericClient, template: &Template, tables: &[PostgresTable]) -> Result<Installed, BackendError> {
     let tables = read_tables(client, template, tables).await?;
+    let bodies = bodies(client, template).await?;
+    let canary = Template { names: template.names.canary(), ..template.clone() };
+    let thing = PostgresTable { schema: SCHEMA.to_owned(), name: canary.names.plain("thing") };
+    let is_guarded = |tables: Vec<Table>| tables.iter().all(|table| table.trigger.as_ref().is_some_and(|trigger| trigger.wrong().is_none()));
+    let is_made = self::bodies(client, &canary).await?.is_some_and(|bodies| canary.hash(bodies.iter().map(String::as_str)) == template.expected_hash());
+    let canary = is_made && read_tables(client, &canary, &[thing]).await.is_ok_and(is_guarded);
+    Ok(Installed { record: record(client, template).await?, bodies, tables, canary })
+}
+
+/// The bodies of the functions in the order of [`FUNCTIONS`].
+async fn bodies(client: &impl GenericClient, template: &Template) -> Result<Option<Vec<String>>, BackendError> {
     let names: Vec<_> = FUNCTIONS.map(|function| template.names.plain(function)).to_vec();
     let functions = client
         .query(
-            "select p.proname::text, p.prosrc from pg_proc p join pg_namespace n on n.oid = p.pronamespace join pg_language l on l.oid = p.prolang \
+            "select p.prosrc from pg_proc p join pg_namespace n on n.oid = p.pronamespace join pg_language l on l.oid = p.prolang \
              where n.nspname = $1 and p.proname::text = any($2) and p.prosecdef and l.lanname = 'plpgsql' \
              and p.proconfig = array['search_path=pg_catalog, pg_temp'] order by array_position($2, p.proname::text)",
             &[&SCHEMA, &names],
         )
         .await
         .map_err(|error| failed(&error))?;
-    let bodies: Vec<String> = functions.iter().map(|row| row.get(1)).collect();
-    Ok(Installed { record: record(client, template).await?, bodies: (bodies.len() == FUNCTIONS.len()).then_some(bodies), tables })
+    let bodies: Vec<String> = functions.iter().map(|row| row.get(0)).collect();
+    Ok((bodies.len() == FUNCTIONS.len()).then_some(bodies))
 }
 
 /// The fence's row; `None` when there is no fence.
@@ -336,7 +349,7 @@ mod tests {
     use crate::boundary::postgres::names::Names;
 
     fn template(mode: GuardMode) -> Template {
-        Template { names: Names::new("team", "db", "writer"), mode, operator: "operator".into() }
+        Template { names: Names::new("team", "db", "writer"), mode, operator: "operator".into(), defects: Vec::new() }
     }
 
     fn table(oid: Oid, is_root: bool, enabled: Option<char>) -> Table {
@@ -359,7 +372,7 @@ mod tests {
             oid: 99,
             is_unlogged: false,
         };
-        Installed { record: Some(record), bodies: Some(FUNCTIONS.map(|f| template.body(f)).to_vec()), tables }
+        Installed { record: Some(record), bodies: Some(FUNCTIONS.map(|f| template.body(f)).to_vec()), tables, canary: true }
     }
 
     fn found(installed: &Installed, mode: GuardMode, generation: i64) -> Differences {
@@ -390,7 +403,7 @@ mod tests {
         let mut edited = good.clone();
         edited.bodies.as_mut().unwrap()[0].push(' ');
         assert_eq!(found(&edited, GuardMode::Enforce, 1).altered.len(), 1);
-        let nothing = Installed { record: None, bodies: None, tables: vec![table(1, true, None)] };
+        let nothing = Installed { record: None, bodies: None, tables: vec![table(1, true, None)], canary: false };
         assert_eq!((found(&nothing, GuardMode::Enforce, 1).altered.len(), found(&nothing, GuardMode::Enforce, 1).is_incomplete), (0, true));
     }
 }

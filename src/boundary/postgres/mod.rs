@@ -49,6 +49,7 @@ pub struct Postgres {
     mode: GuardMode,
     generation: i64,
     patience: Patience,
+    defects: names::Defects,
 }
 
 impl fmt::Debug for Postgres {
@@ -74,7 +75,14 @@ impl Postgres {
     /// A boundary, as it is declared.
     pub fn new(access: Access, which: Which<'_>, spec: PostgresBoundary, mode: GuardMode, patience: Patience) -> Self {
         let names = Names::new(which.namespace, which.boundary, which.lock);
-        Self { access, names, spec, mode, generation: which.generation, patience }
+        Self { access, names, spec, mode, generation: which.generation, patience, defects: Vec::new() }
+    }
+
+    /// For tests: a guard in which one text of the templates is replaced by another, so that a proof has something to find.
+    #[must_use]
+    pub fn with_defect(mut self, right: &str, wrong: &str) -> Self {
+        self.defects.push((right.to_owned(), wrong.to_owned()));
+        self
     }
 
     /// What a managed guard is proven for.
@@ -88,7 +96,7 @@ impl Postgres {
 
     async fn template(&self, session: &Session) -> Result<Template, BackendError> {
         let operator = session.client.query_one("select session_user::text", &[]).await.map_err(|error| connect::failed(&error))?;
-        Ok(Template { names: self.names.clone(), mode: self.mode, operator: operator.get(0) })
+        Ok(Template { names: self.names.clone(), mode: self.mode, operator: operator.get(0), defects: self.defects.clone() })
     }
 
     async fn install(&self, session: &mut Session, template: &Template) -> Result<(), BackendError> {

@@ -85,7 +85,12 @@ pub(super) struct Template {
     pub(super) mode: GuardMode,
     /// The operator's role: what it tries is not counted.
     pub(super) operator: String,
+    /// Defects that a test switches on: what is replaced by what in every function.
+    pub(super) defects: Defects,
 }
+
+/// Texts of the templates and what stands in their place.
+pub(super) type Defects = Vec<(String, String)>;
 
 impl Template {
     /// What stands for which text, the longest first so that no placeholder is part of another.
@@ -122,13 +127,14 @@ impl Template {
 
     /// The body of a function.
     pub(super) fn body(&self, function: &str) -> String {
-        self.fill(match (function, self.mode) {
+        let template = match (function, self.mode) {
             ("guard", GuardMode::Enforce) => include_str!("guard_enforce.plpgsql"),
             ("guard", GuardMode::Observe) => include_str!("guard_observe.plpgsql"),
             ("judge", GuardMode::Enforce) => include_str!("judge_enforce.plpgsql"),
             ("judge", GuardMode::Observe) => include_str!("judge_observe.plpgsql"),
             _ => include_str!("activate.plpgsql"),
-        })
+        };
+        self.fill(&self.defects.iter().fold(template.to_owned(), |text, (right, wrong)| text.replace(right, wrong)))
     }
 
     /// The functions.
@@ -171,7 +177,7 @@ mod tests {
     use super::*;
 
     fn template(names: Names, mode: GuardMode) -> Template {
-        Template { names, mode, operator: "o'perator".into() }
+        Template { names, mode, operator: "o'perator".into(), defects: Vec::new() }
     }
 
     #[test]

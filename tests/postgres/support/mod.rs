@@ -180,7 +180,7 @@ impl Db {
 
     pub fn spec(&self) -> Value {
         json!({"connection": {"secretKeyRef": {"name": "s", "key": "url"}}, "tables": [{"schema": "public", "name": "t"}],
-               "writerRoles": [self.writer], "patience": "1s"})
+               "writerRoles": [self.writer], "patience": "2s"})
     }
 
     /// The boundary `team/db` of lock `team/writer`.
