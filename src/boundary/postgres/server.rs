@@ -27,14 +27,15 @@ pub(super) async fn look(session: &Session, installed: &Installed) -> Result<Ser
     let row = session
         .client
         .query_one(
-            "select (select system_identifier from pg_control_system())::text, (select timeline_id from pg_control_checkpoint()), \
+            "select (select system_identifier from pg_control_system())::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), \
              (select oid from pg_database where datname = current_database()), current_setting('fsync'), current_setting('full_page_writes'), \
              current_setting('synchronous_commit'), current_setting('max_prepared_transactions')::int",
             &[],
         )
         .await
         .map_err(|error| failed(&error))?;
-    let (system, timeline, database): (String, i32, u32) = (row.get(0), row.get(1), row.get(2));
+    // The control file knows of a new timeline only after the first checkpoint on it.
+    let (system, timeline, database): (String, String, u32) = (row.get(0), row.get(1), row.get(2));
     let (fsync, full_page_writes, commit): (String, String, String) = (row.get(3), row.get(4), row.get(5));
     let record = installed.record.as_ref();
     let (fence, nonce) = record.map_or((0, ""), |record| (record.oid, record.nonce.as_str()));

@@ -219,3 +219,10 @@ pub async fn activate(boundary: &Postgres, epoch: u64, holder: &str) -> Activati
 pub async fn examine(boundary: &Postgres) -> Examination {
     boundary.examine(&Ask::default()).await.unwrap()
 }
+
+/// The first column of every row.
+pub async fn texts(client: &Client, sql: &str) -> std::collections::BTreeSet<String> {
+    let rows = client.simple_query(sql).await.unwrap();
+    let row = |message: SimpleQueryMessage| if let SimpleQueryMessage::Row(row) = message { row.get(0).map(str::to_owned) } else { None };
+    rows.into_iter().filter_map(row).collect()
+}
