@@ -167,6 +167,12 @@ pub mod reason {
         NOBODY = "Nobody";
         /// The present findings are young: `rollout: Block` waits.
         WAITING = "Waiting";
+        /// The guard is installed.
+        INSTALLED = "Installed";
+        /// Nothing was found that goes around the guard.
+        NO_WAY_AROUND = "NoWayAround";
+        /// The fence survives a crash.
+        DURABLE = "Durable";
         /// The lock's grant is not active.
         NO_ACTIVE_GRANT = "NoActiveGrant";
     }

@@ -8,7 +8,10 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::schema::FieldError;
 use crate::{
-    api::{BoundaryType, BoundaryVerdict, Contract, LimitName, ProofSchedule, RiskAcceptance, WriteBoundarySpec, conditions::reason},
+    api::{
+        BoundaryType, BoundaryVerdict, Contract, LimitName, ProofSchedule, RiskAcceptance, WriteBoundarySpec, WriteBoundaryStatus,
+        conditions::{boundary as on_boundary, find, reason},
+    },
     epoch::Epoch,
 };
 
@@ -27,6 +30,10 @@ pub enum Evidence {
 /// What a backend found. Each text says what, where and what to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
+    /// Whether this comes from an examination, and not only from what a status remembers.
+    pub examined: bool,
+    /// The guard of another lock that stands on the same thing.
+    pub shared: Option<String>,
     /// A write that must be refused was accepted.
     pub stale_accepted: Option<String>,
     /// The installed guard is missing, disabled or altered.
@@ -112,6 +119,47 @@ impl Judgement {
     }
 }
 
+/// What a status lets a process know that has not looked itself yet, and whether everything was in order. A finding stands until somebody
+/// looks again; so does a proof, until it expires.
+pub fn remembered(status: &WriteBoundaryStatus) -> (Seen, bool) {
+    let proven = find(&status.conditions, on_boundary::PROVEN);
+    let text = proven.map(|condition| condition.message.clone());
+    let mut seen = Seen {
+        limits: status.limits.iter().map(|limit| limit.name).collect(),
+        fence: status.fence.as_ref().map(|fence| (fence.epoch, fence.holder.clone())),
+        proof: status.proof.as_ref().map(|proof| ProofSeen {
+            at: proof.proven_at.0,
+            contract: proof.contract.unwrap_or(Contract::AfterAcceptance),
+            void: None,
+        }),
+        ..Seen::default()
+    };
+    let (verdict, reason) = (status.verdict, status.reason.as_deref().unwrap_or_default());
+    match (verdict, reason) {
+        (Some(BoundaryVerdict::Proven | BoundaryVerdict::RiskAccepted), _) => return (seen, true),
+        (Some(BoundaryVerdict::Violated), reason::PROBE_FAILED) => seen.stale_accepted = text,
+        (Some(BoundaryVerdict::Violated), reason::BYPASS_FOUND) => seen.writer_bypass = text,
+        (_, reason::GUARD_ALTERED) => seen.guard_altered = text,
+        (_, reason::PROBE_FAILED) => seen.owner_refused = text,
+        (_, reason::BYPASS_FOUND) => seen.bypass = text,
+        (_, reason::FENCE_NOT_DURABLE) => seen.not_durable = text,
+        (_, reason::TARGET_SHARED) => seen.shared = text,
+        (_, reason::PROOF_VOID) => {
+            if let (Some(proof), Some(text)) = (&mut seen.proof, text) {
+                proof.void = Some(text);
+            }
+        }
+        (_, reason::INCONCLUSIVE) => seen.inconclusive = text,
+        _ => {}
+    }
+    (seen, false)
+}
+
+/// Whether somebody answers for a limit now.
+pub fn is_accepted(spec: &WriteBoundarySpec, limit: LimitName, now: Timestamp) -> bool {
+    matches!(acceptance(spec, limit, now), Acceptance::Valid(_))
+}
+
 /// The state of an acceptance for one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acceptance<'a> {
@@ -157,6 +205,11 @@ fn invalid(facts: &Facts<'_>) -> Option<Judgement> {
     if let Some(error) = facts.field_errors.first() {
         let more = more(facts.field_errors.len() - 1);
         return Some(Judgement::new(BoundaryVerdict::Invalid, reason::FIELD_INVALID, format!("{error}{more}")));
+    }
+    if let Evidence::Seen(seen) = facts.evidence
+        && let Some(text) = &seen.shared
+    {
+        return Some(Judgement::new(BoundaryVerdict::Invalid, reason::TARGET_SHARED, text));
     }
     facts.target_shared.map(|other| {
         let message = format!("another lock's boundary {other} guards the same table or object: one of the two locks has to own it");

@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    boundary,
+    boundary::{self, Evidence, LockSide},
     verdict::{self, Found, OwnerUnique, Required},
 };
 use crate::{
@@ -334,14 +334,28 @@ pub fn malformed_lock(message: &str, before: &[Condition], generation: Option<i6
     conditions::merge(before, findings, generation, now)
 }
 
-/// The conditions of a boundary. This version installs and proves nothing yet, so all but `Ready` repeat the verdict's reason.
-pub fn boundary(
-    type_: BoundaryType,
-    judged: &boundary::Judgement,
-    before: &[Condition],
-    generation: Option<i64>,
-    now: Timestamp,
-) -> Vec<Condition> {
+/// Everything that a boundary's conditions depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct BoundaryFacts<'a> {
+    /// `spec.type`.
+    pub type_: BoundaryType,
+    /// The verdict.
+    pub judged: &'a boundary::Judgement,
+    /// What it rests on.
+    pub evidence: &'a Evidence,
+    /// Whether the guard only counts.
+    pub observes: bool,
+    /// The lock.
+    pub lock: &'a LockSide,
+    /// What people should know and that is no finding.
+    pub notes: &'a [String],
+    /// The object's generation.
+    pub generation: Option<i64>,
+}
+
+/// The conditions of a boundary.
+pub fn boundary(facts: &BoundaryFacts<'_>, before: &[Condition], now: Timestamp) -> Vec<Condition> {
+    let judged = facts.judged;
     let mut findings =
         vec![Finding::new(on_boundary::READY, true, reason::EVALUATED, "this generation has been evaluated; the verdict is in Proven")];
     let proven = match judged.verdict {
@@ -351,11 +365,61 @@ pub fn boundary(
     };
     findings.push(Finding::new(on_boundary::PROVEN, proven, judged.reason, &judged.message));
     // An external receiver has nothing to install, activate or keep: it has no conditions about that.
-    if type_ != BoundaryType::External {
-        let kinds = [on_boundary::GUARD_INSTALLED, on_boundary::ACTIVATED, on_boundary::BYPASS_FREE, on_boundary::FENCE_DURABLE];
-        findings.extend(kinds.map(|kind| Finding::new(kind, Truth::Unknown, judged.reason, &judged.message)));
+    if facts.type_ != BoundaryType::External {
+        findings.extend(guard_conditions(facts, before));
     }
-    conditions::merge(before, findings, generation, now)
+    conditions::merge(before, findings, facts.generation, now)
+}
+
+/// What is known of the guard itself. Before this process looked, what was said about this generation stands.
+fn guard_conditions(facts: &BoundaryFacts<'_>, before: &[Condition]) -> Vec<Finding> {
+    let kinds = [on_boundary::GUARD_INSTALLED, on_boundary::ACTIVATED, on_boundary::BYPASS_FREE, on_boundary::FENCE_DURABLE];
+    let untold = |kind| Finding::new(kind, Truth::Unknown, facts.judged.reason, &facts.judged.message);
+    let seen = match facts.evidence {
+        Evidence::Seen(seen) if seen.examined => seen,
+        _ => {
+            let stands = |kind| find(before, kind).filter(|c| c.observed_generation == facts.generation);
+            return kinds.into_iter().filter(|kind| stands(*kind).is_none_or(|c| c.status == "Unknown")).map(untold).collect();
+        }
+    };
+    let said = |kind, wrong: Option<(&'static str, &String)>, good: (&'static str, &str)| match wrong {
+        Some((reason, text)) => Finding::new(kind, false, reason, text),
+        None => Finding::new(kind, true, good.0, good.1),
+    };
+    let altered = seen.guard_altered.as_ref().map(|text| (reason::GUARD_ALTERED, text));
+    let shared = seen.shared.as_ref().map(|text| (reason::TARGET_SHARED, text));
+    let mut installed = if facts.observes {
+        "the guard is installed and only counts".to_owned()
+    } else {
+        "the guard is installed and as this version makes it".to_owned()
+    };
+    for note in facts.notes {
+        installed = format!("{installed}; {note}");
+    }
+    let bypass = seen.writer_bypass.as_ref().or(seen.bypass.as_ref()).map(|text| (reason::BYPASS_FOUND, text));
+    let volatile = seen.not_durable.as_ref().map(|text| (reason::FENCE_NOT_DURABLE, text));
+    vec![
+        said(kinds[0], altered.or(shared), (reason::INSTALLED, &installed)),
+        activated(facts, seen),
+        said(kinds[2], bypass, (reason::NO_WAY_AROUND, "no role and no object was found that can go around the guard and nobody answers for")),
+        said(kinds[3], volatile, (reason::DURABLE, "an activation is on disk before it is believed")),
+    ]
+}
+
+fn activated(facts: &BoundaryFacts<'_>, seen: &boundary::Seen) -> Finding {
+    let say = |status: Truth, reason, message: String| Finding::new(on_boundary::ACTIVATED, status, reason, message);
+    match facts.lock {
+        LockSide::Found { active: Some((epoch, holder)) } if seen.fence.as_ref() == Some(&(*epoch, holder.clone())) => {
+            say(Truth::True, reason::ACTIVE, format!("the fence is at epoch {epoch} of the lock's owner"))
+        }
+        LockSide::Found { active: Some((epoch, _)) } => {
+            let there = seen.fence.as_ref().map_or_else(|| "at no epoch".to_owned(), |(fence, _)| format!("at epoch {fence}"));
+            say(Truth::False, reason::NOT_ACTIVATED, format!("the lock's owner has epoch {epoch}, and the fence is {there}"))
+        }
+        LockSide::Found { active: None } | LockSide::NotFound => {
+            say(Truth::Unknown, reason::NO_ACTIVE_GRANT, "the lock has no active grant that the fence could be at".to_owned())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
+use kube::{Client, ResourceExt};
 use thiserror::Error;
 
 use crate::{
-    api::{BoundaryType, WriteBoundary},
+    api::{BoundaryType, GuardMode, WriteBoundary, WriteBoundarySpec},
     epoch::{Epoch, Holder},
 };
 
@@ -113,11 +114,6 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Installs what is missing, looks for ways around, and tries the guard. Leaves nothing in anybody's data.
     fn examine<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>>;
-
-    /// How long an activation waits for an old owner's open work before it ends it.
-    fn patience(&self) -> Duration {
-        Duration::ZERO
-    }
 }
 
 /// Finds the backend of a boundary.
@@ -126,13 +122,45 @@ pub trait Backends: Send + Sync + fmt::Debug {
     fn backend(&self, boundary: &WriteBoundary) -> Option<Arc<dyn Backend>>;
 }
 
-/// The backends of this version: none yet.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BuiltIn;
+/// Whether this version can drive such a boundary: not yet the application's own statement, nor Kubernetes objects.
+pub fn is_built_in(spec: &WriteBoundarySpec) -> bool {
+    spec.type_ == BoundaryType::Postgres && spec.postgres.as_ref().is_some_and(|postgres| postgres.conditional_update.is_none())
+}
+
+/// The backends of this version: the managed guard of PostgreSQL.
+#[derive(Clone)]
+pub struct BuiltIn {
+    client: Client,
+    patience: postgres::Patience,
+}
+
+impl BuiltIn {
+    /// Backends whose Secrets are read with this client.
+    pub fn new(client: Client) -> Self {
+        Self { client, patience: Arc::default() }
+    }
+}
+
+impl fmt::Debug for BuiltIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BuiltIn")
+    }
+}
 
 impl Backends for BuiltIn {
-    fn backend(&self, _: &WriteBoundary) -> Option<Arc<dyn Backend>> {
-        None
+    fn backend(&self, boundary: &WriteBoundary) -> Option<Arc<dyn Backend>> {
+        let spec = boundary.spec.postgres.as_ref().filter(|_| is_built_in(&boundary.spec))?;
+        let (namespace, name) = (boundary.namespace()?, boundary.name_any());
+        let which = postgres::Which {
+            namespace: &namespace,
+            boundary: &name,
+            lock: &boundary.spec.lock_ref.name,
+            generation: boundary.metadata.generation.unwrap_or_default(),
+        };
+        let (client, key) = (self.client.clone(), spec.connection.secret_key_ref.clone());
+        let access = postgres::Access::Secret { client, namespace: namespace.clone(), key };
+        let mode = boundary.spec.mode.unwrap_or(GuardMode::Observe);
+        Some(Arc::new(postgres::Postgres::new(access, which, spec.clone(), mode, Arc::clone(&self.patience))))
     }
 }
 

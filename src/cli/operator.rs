@@ -136,7 +136,7 @@ async fn serve(settings: Settings, listener: Option<TcpListener>) -> Result<u8, 
         on_signal.cancel();
     });
     tracing::info!(version = env!("CARGO_PKG_VERSION"), scope = ?settings.scope, "the operator starts");
-    operator::run(client, settings, Arc::new(BuiltIn), Arc::default(), listener, stop)
+    operator::run(client.clone(), settings, Arc::new(BuiltIn::new(client)), Arc::default(), listener, stop)
         .await
         .map_err(|error| Failure::Other(error.to_string()))?;
     Ok(0)

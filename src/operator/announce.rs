@@ -2,8 +2,8 @@
 
 use crate::{
     api::{
-        FencedLockStatus, Verdict,
-        conditions::{find, lock as on_lock, reason, shorten},
+        BoundaryVerdict, FencedLockStatus, Verdict, WriteBoundaryStatus,
+        conditions::{boundary as on_boundary, find, lock as on_lock, reason, shorten},
     },
     audit::verdict::OwnerUnique,
     epoch::{
@@ -11,6 +11,38 @@ use crate::{
         term::TermRule,
     },
 };
+
+/// What is told of a boundary: that its verdict changed, that its fence was seen to have gone back, that writes were refused.
+pub(super) fn boundary(
+    before: Option<&WriteBoundaryStatus>,
+    after: &WriteBoundaryStatus,
+    rolled_back: Option<&str>,
+    refused: u64,
+) -> Vec<Announcement> {
+    let mut all = Vec::new();
+    let mut say = |reason, warning, note: String| all.push(Announcement { reason, warning, note, begins_term: false });
+    let message = find(&after.conditions, on_boundary::PROVEN).map(|c| c.message.as_str()).unwrap_or_default();
+    let verdict = |status: &WriteBoundaryStatus| status.verdict.map_or_else(|| "none".to_owned(), |verdict| format!("{verdict:?}"));
+    let (was, is) = (before.map_or_else(|| "none".to_owned(), verdict), verdict(after));
+    let reason_was = before.and_then(|status| status.reason.as_deref());
+    if was != is || reason_was != after.reason.as_deref() {
+        let reason = after.reason.as_deref().unwrap_or_default();
+        let of_its_own = [reason::BYPASS_FOUND, reason::GUARD_ALTERED, reason::PROBE_FAILED, reason::PROOF_EXPIRED, reason::PROOF_VOID];
+        let event = of_its_own.into_iter().find(|known| *known == reason).unwrap_or("VerdictChanged");
+        let is_good = matches!(after.verdict, Some(BoundaryVerdict::Proven | BoundaryVerdict::RiskAccepted));
+        let is_pending = matches!(reason, reason::PROOF_PENDING | reason::OBSERVING | reason::NOT_ACTIVATED);
+        say(event, !is_good && !is_pending, format!("{was} → {is}: {message}"));
+    }
+    if let Some(note) = rolled_back {
+        say("FenceRolledBack", true, note.to_owned());
+    }
+    if refused > 0 {
+        let (writes, were) = if refused == 1 { ("write", "was") } else { ("writes", "were") };
+        let how = if after.observed.is_some() { "seen that mode Enforce would refuse" } else { "refused" };
+        say("WritesRefused", true, format!("{refused} {writes} {were} {how}: by an obsolete owner, or by a program that carries no claim"));
+    }
+    all
+}
 
 /// The reason of a change of owner.
 const OWNERSHIP_CHANGED: &str = "OwnershipChanged";

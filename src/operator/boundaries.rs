@@ -8,6 +8,7 @@ use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::{
+    announce,
     decide::{is_at, lock_side},
     error::Error,
     follow::Key,
@@ -15,6 +16,7 @@ use super::{
     guarded::Malformed,
     jobs::Progress,
     metrics::Kind,
+    prove::{FenceKnown, News, limits},
     reconcile::{LOOK_AGAIN, wait_until},
     status,
     unit::{Guarded, Unit, key_of, settled, ticket},
@@ -24,7 +26,11 @@ use crate::{
         BoundaryVerdict, Fence, FencedLock, WriteBoundary, WriteBoundaryStatus,
         conditions::{self, Finding, Truth, boundary as on_boundary, reason, truncate},
     },
-    audit::{boundary as judging, boundary::LockSide, conditions as texts, schema},
+    audit::{
+        boundary as judging,
+        boundary::{Evidence, LockSide},
+        conditions as texts, schema,
+    },
     boundary::Activation,
 };
 
@@ -40,7 +46,7 @@ pub(super) async fn reconcile(object: Arc<Guarded<WriteBoundary>>, unit: Arc<Uni
     unit.pass(Kind::Boundary, &key, pass).await
 }
 
-async fn one_boundary(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Result<Action, Error> {
+async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> Result<Action, Error> {
     // Before the locks are listed, none is there: to say so would be wrong, and would be written at each start.
     // Once they were, what is known of them serves, also when their watch shows nothing any more.
     let is_listed = || unit.locks.wait_until_ready().now_or_never().is_some();
@@ -55,7 +61,12 @@ async fn one_boundary(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Resul
     let grant = lock.and_then(|l| l.status.as_ref()).and_then(|s| s.grant.as_ref());
     let side = if is_there { lock_side(grant) } else { LockSide::NotFound };
     let field_errors = unit.checked_boundaries.errors(key, &boundary.spec);
-    let evidence = evidence(unit.backends.backend(boundary).is_some());
+    let (news, next) = prove(unit, key, boundary, field_errors.is_empty(), now);
+    if is_ahead(unit, key, &side) {
+        // This process has activated a grant whose status its cache does not show yet.
+        return Ok(Action::requeue(CATCH_UP));
+    }
+    let evidence = evidence(unit, boundary, now);
     let judged = judging::judge(&judging::Facts {
         spec: &boundary.spec,
         field_errors: &field_errors,
@@ -64,31 +75,100 @@ async fn one_boundary(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Resul
         evidence: &evidence,
         now,
     });
-    let status = next_status(unit, boundary, lock, &judged, now);
+    let rolled_back = fence_rolled_back(boundary, news.fence.as_ref());
+    if let Some(seen) = &news.fence
+        && matches!(&side, LockSide::Found { active: Some(active) } if seen.as_ref() != Some(active))
+    {
+        // What was activated does not stand any more: the lock's next pass activates it again.
+        unit.activations.forget(key);
+    }
+    let status = next_status(unit, boundary, lock, &Judged { judged: &judged, evidence: &evidence, side: &side }, now);
+    let announcements = announce::boundary(boundary.status.as_ref(), &status, rolled_back.as_deref(), news.refused);
     if boundary.status.as_ref() != Some(&status) {
         status::record_boundary(unit, boundary, status).await?;
     }
-    Ok(judged.until.map_or_else(Action::await_change, |until| Action::requeue(wait_until(until))))
+    unit.announcer.announce(boundary, announcements);
+    let by_rule = judged.until.map(wait_until);
+    Ok([by_rule, next].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
 }
 
-fn next_status(
-    unit: &Unit,
-    boundary: &WriteBoundary,
-    lock: Option<&FencedLock>,
-    judged: &judging::Judgement,
-    now: Timestamp,
-) -> WriteBoundaryStatus {
+/// How soon a cache is looked at again that lags behind what this process did.
+const CATCH_UP: Duration = Duration::from_millis(200);
+
+/// Takes in what an examination found, and begins one that is due. Returns what is new and when to come again.
+fn prove(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary, is_valid: bool, now: Timestamp) -> (News, Option<Duration>) {
+    let Some(backend) = unit.backends.backend(boundary).filter(|_| is_valid) else { return (News::default(), None) };
+    let (queue, own) = (unit.boundary_queue.clone(), key.clone());
+    let (news, next) = unit.proofs.drive(boundary, backend, unit.settings.proof_timeout, now, move || queue.push(&own));
+    unit.metrics.examined(boundary.spec.type_, &news);
+    // A little later, so that the moment has come.
+    (news, Some(next.saturating_add(Duration::from_millis(10))))
+}
+
+/// Whether a fence is known to be beyond the lock's active grant, as this process sees it.
+fn is_ahead(unit: &Unit, key: &Key, side: &LockSide) -> bool {
+    let LockSide::Found { active: Some((active, _)) } = side else { return false };
+    matches!(unit.proofs.fence(key), Some(Some((epoch, _))) if epoch > *active)
+}
+
+/// What there is to tell when a fence was seen below where it was.
+fn fence_rolled_back(boundary: &WriteBoundary, seen: Option<&FenceKnown>) -> Option<String> {
+    let before = boundary.status.as_ref()?.fence.as_ref()?;
+    let now = seen?.as_ref().map(|(epoch, _)| *epoch);
+    let there = now.map_or_else(|| "gone".to_owned(), |epoch| format!("at epoch {epoch}"));
+    let text = format!("the fence was at epoch {} and is {there}: the database was restored or failed over; it is activated again", before.epoch);
+    (now < Some(before.epoch)).then_some(text)
+}
+
+/// A verdict and what it rests on.
+struct Judged<'a> {
+    judged: &'a judging::Judgement,
+    evidence: &'a Evidence,
+    side: &'a LockSide,
+}
+
+fn next_status(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>, by: &Judged<'_>, now: Timestamp) -> WriteBoundaryStatus {
     let before = boundary.status.clone().unwrap_or_default();
-    let generation = boundary.metadata.generation;
+    let (generation, judged) = (boundary.metadata.generation, by.judged);
+    let has_backend = unit.backends.backend(boundary).is_some();
+    let last = unit.proofs.last(boundary);
+    let limits = match (by.evidence, &last) {
+        (Evidence::Seen(seen), Some(examined)) => limits(examined, seen, |limit| judging::is_accepted(&boundary.spec, limit, now)),
+        _ => before.limits.clone(),
+    };
+    let facts = texts::BoundaryFacts {
+        type_: boundary.spec.type_,
+        judged,
+        evidence: by.evidence,
+        observes: boundary.spec.observes(),
+        lock: by.side,
+        notes: last.as_ref().map_or(&[], |examined| examined.notes.as_slice()),
+        generation,
+    };
     WriteBoundaryStatus {
         observed_generation: generation,
         verdict: Some(judged.verdict),
         reason: Some(judged.reason.to_owned()),
         contract: judged.contract,
-        fence: activated_fence(unit, boundary, lock, now).or_else(|| before.fence.clone()),
-        conditions: texts::boundary(boundary.spec.type_, judged, &before.conditions, generation, now),
-        ..before
+        fence: fence(unit, boundary, lock, now),
+        observed: unit.proofs.observed(boundary),
+        limits,
+        proof: if has_backend && last.is_some() { unit.proofs.proof(boundary, now) } else { before.proof.clone() },
+        conditions: texts::boundary(&facts, &before.conditions, now),
     }
+}
+
+/// The fence as a status shows it: where it was seen or moved last, and when it was first there.
+fn fence(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>, now: Timestamp) -> Option<Fence> {
+    let before = boundary.status.as_ref().and_then(|status| status.fence.clone());
+    if let Some(activated) = activated_fence(unit, boundary, lock, now) {
+        return Some(activated);
+    }
+    let Some(known) = unit.proofs.fence(&key_of(boundary)) else { return before };
+    let (epoch, holder) = known?;
+    let is_same = |fence: &Fence| fence.epoch == epoch && fence.holder == holder;
+    // One that was only seen was not activated under any declaration.
+    before.filter(is_same).or(Some(Fence { epoch, holder, activated_at: None, generation: None }))
 }
 
 /// The fence that the lock's recorded grant was just activated to, if it was.

@@ -17,7 +17,7 @@ use super::{
     decide::{Counted, CountedState, Decision, Freshness, Observed, UnreadFence, holder},
     error::{Error, Step, is_missing},
     follow::{Key, Seen},
-    jobs::Progress,
+    jobs::{Failure, Progress},
     reservation,
     unit::{FenceRead, Guarded, PodSeen, Unit, Unseen, declared, key_of, seen, settled, ticket},
 };
@@ -254,7 +254,7 @@ fn state(unit: &Unit, lock: &str, found: &Guarded<WriteBoundary>) -> CountedStat
             let has_backend = unit.backends.backend(boundary).is_some();
             CountedState::Present {
                 field_errors: unit.checked_boundaries.errors(&key_of(boundary), &boundary.spec),
-                evidence: evidence(has_backend),
+                evidence: evidence(unit, boundary, Timestamp::now()),
                 object: Arc::new(boundary.clone()),
                 has_backend,
             }
@@ -262,9 +262,9 @@ fn state(unit: &Unit, lock: &str, found: &Guarded<WriteBoundary>) -> CountedStat
     }
 }
 
-/// What is known of a boundary's behaviour: nobody proves boundaries yet.
-pub(super) fn evidence(has_backend: bool) -> Evidence {
-    if has_backend { Evidence::Unseen } else { Evidence::NotImplemented }
+/// What is known of a boundary's behaviour.
+pub(super) fn evidence(unit: &Unit, boundary: &WriteBoundary, now: Timestamp) -> Evidence {
+    if unit.backends.backend(boundary).is_some() { unit.proofs.evidence(boundary, now) } else { Evidence::NotImplemented }
 }
 
 /// What became of activating the recorded grant.
@@ -373,7 +373,7 @@ pub(super) fn forget_fences(unit: &Unit, observed: &Observed) {
     }
 }
 
-fn observe(unit: &Unit, backend: Arc<dyn Backend>) -> impl Future<Output = Result<FenceRead, String>> + Send + use<> {
+fn observe(unit: &Unit, backend: Arc<dyn Backend>) -> impl Future<Output = Result<FenceRead, Failure>> + Send + use<> {
     let limit = unit.settings.backend_timeout;
     async move { bounded(limit, backend.observe()).await.map(|seen| (Instant::now(), seen)) }
 }
@@ -382,14 +382,22 @@ fn observe(unit: &Unit, backend: Arc<dyn Backend>) -> impl Future<Output = Resul
 pub(super) fn activate(unit: &Arc<Unit>, lock: &Key, boundary: &WriteBoundary, grant: &Grant) -> Option<Progress<boundary::Activation>> {
     let backend = unit.backends.backend(boundary)?;
     let (limit, epoch, holder) = (unit.settings.backend_timeout, grant.epoch, grant.holder.clone());
-    let metrics = Arc::clone(&unit.metrics);
+    let (metrics, proofs, key) = (Arc::clone(&unit.metrics), Arc::clone(&unit.proofs), key_of(boundary));
+    let own = key.clone();
     let work = move || async move {
         let began = Instant::now();
         let answer = bounded(limit, backend.activate(epoch, &holder)).await?;
         metrics.activated(began.elapsed());
-        if let boundary::Activation::Blocked(by) = answer { Err(format!("blocked by {by}")) } else { Ok(answer) }
+        match answer {
+            // Somebody's open work is waited for: it is tried again at once, and while it lasts.
+            boundary::Activation::Blocked(by) => Err(Failure::soon(format!("blocked by {by}"))),
+            boundary::Activation::Activated | boundary::Activation::Unchanged => {
+                proofs.moved(&own, Some((epoch, holder.as_str().to_owned())));
+                Ok(answer)
+            }
+            boundary::Activation::Superseded(_) => Ok(answer),
+        }
     };
-    let key = key_of(boundary);
     let wake_lock = waker(unit, lock);
     let queue = unit.boundary_queue.clone();
     let wake = move || {
@@ -404,9 +412,9 @@ fn waker(unit: &Arc<Unit>, lock: &Key) -> impl FnOnce() + Send + 'static {
     move || queue.push(&lock)
 }
 
-async fn bounded<T>(limit: Duration, work: impl Future<Output = Result<T, boundary::BackendError>>) -> Result<T, String> {
+async fn bounded<T>(limit: Duration, work: impl Future<Output = Result<T, boundary::BackendError>>) -> Result<T, Failure> {
     match tokio::time::timeout(limit, work).await {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => Err(boundary::BackendError::TimedOut(limit).to_string()),
+        Ok(answer) => answer.map_err(|error| error.to_string().into()),
+        Err(_) => Err(boundary::BackendError::TimedOut(limit).to_string().into()),
     }
 }

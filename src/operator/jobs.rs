@@ -36,6 +36,27 @@ impl<R> Progress<R> {
     }
 }
 
+/// Why a job failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    why: String,
+    /// Whether it is tried again soon, however often it failed.
+    soon: bool,
+}
+
+impl Failure {
+    /// One that passes as soon as somebody else is done.
+    pub(super) const fn soon(why: String) -> Self {
+        Self { why, soon: true }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self { why, soon: false }
+    }
+}
+
 #[derive(Debug)]
 enum State<R> {
     /// Under way; after a failure, with what failed last.
@@ -110,7 +131,7 @@ where
     /// `wake` is called when it ends.
     pub(super) fn ask<F>(&self, key: &K, ticket: &T, work: impl FnOnce() -> F, wake: impl FnOnce() + Send + 'static) -> Progress<R>
     where
-        F: Future<Output = Result<R, String>> + Send + 'static,
+        F: Future<Output = Result<R, Failure>> + Send + 'static,
     {
         let mut jobs = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let known = jobs.get(key).filter(|job| job.ticket == *ticket);
@@ -127,12 +148,14 @@ where
         let work = tokio::spawn(work());
         tokio::spawn(async move {
             // A job that panics has failed: its lock says so and others go on.
-            let result = work.await.unwrap_or_else(|error| Err(format!("a defect of fencedlock: {error}")));
+            let result = work.await.unwrap_or_else(|error| Err(format!("a defect of fencedlock: {error}").into()));
             let mut jobs = all.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(job) = jobs.get_mut(&key).filter(|job| job.serial == serial) {
                 job.state = match result {
                     Ok(result) => State::Done(result),
-                    Err(why) => State::Failed { why, again_at: Instant::now() + wait_after(job.attempts) },
+                    Err(Failure { why, soon }) => {
+                        State::Failed { why, again_at: Instant::now() + if soon { FIRST_WAIT } else { wait_after(job.attempts) } }
+                    }
                 };
             }
             drop(jobs);
@@ -189,7 +212,7 @@ mod tests {
     async fn jobs_are_waited_for_until_they_end_and_no_longer_than_said() {
         let jobs: Jobs<u8, u8, u8> = Jobs::default();
         let (end, ends) = oneshot::channel();
-        jobs.ask(&1, &1, || async { ends.await.map_err(|e| e.to_string()) }, || ());
+        jobs.ask(&1, &1, || async { ends.await.map_err(|e| e.to_string().into()) }, || ());
         jobs.until_ended(&[1], Duration::from_millis(1)).await;
         assert_eq!(jobs.peek(&1, &1), Some(Progress::Running));
         end.send(7).unwrap();
@@ -201,9 +224,9 @@ mod tests {
     async fn a_job_that_was_forgotten_does_not_answer_for_the_next_one() {
         let jobs: Jobs<u8, u8, u8> = Jobs::default();
         let ((end, ends), (woken, wait)) = (oneshot::channel(), oneshot::channel());
-        jobs.ask(&1, &1, || async { ends.await.map_err(|e| e.to_string()) }, move || woken.send(()).unwrap());
+        jobs.ask(&1, &1, || async { ends.await.map_err(|e| e.to_string().into()) }, move || woken.send(()).unwrap());
         jobs.forget(&1);
-        jobs.ask(&1, &1, std::future::pending::<Result<u8, String>>, || ());
+        jobs.ask(&1, &1, std::future::pending::<Result<u8, Failure>>, || ());
         end.send(7).unwrap();
         wait.await.unwrap();
         assert_eq!(jobs.peek(&1, &1), Some(Progress::Running));
@@ -222,7 +245,7 @@ mod tests {
     async fn a_failure_is_kept_and_tried_again_later() {
         let jobs: Jobs<u8, u8, u8> = Jobs::default();
         let (woken, wait) = oneshot::channel();
-        jobs.ask(&1, &1, || async { Err("down".into()) }, move || woken.send(()).unwrap());
+        jobs.ask(&1, &1, || async { Err("down".to_owned().into()) }, move || woken.send(()).unwrap());
         wait.await.unwrap();
         let answer = jobs.ask(&1, &1, || async { Ok(7) }, || ());
         assert!(matches!(&answer, Progress::Failed(why, wait) if why == "down" && *wait <= FIRST_WAIT), "{answer:?}");

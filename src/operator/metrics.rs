@@ -12,7 +12,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{error::Error, follow::Key};
+use super::{error::Error, follow::Key, prove::News};
+use crate::api::BoundaryType;
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
@@ -52,9 +53,19 @@ pub struct Metrics {
     renewal_failures: Counter,
     grant_latency: Histogram,
     activation_seconds: Histogram,
+    rejected_writes: Family<Labels<1>, Counter>,
+    probes: Family<[(&'static str, String); 3], Counter>,
     watch_events: Family<Labels<1>, Gauge>,
     /// Reconciles by `namespace/name` of the lock. Grows with every name, so it is kept only where it is asked for.
     per_lock: Option<Mutex<HashMap<String, u64>>>,
+}
+
+const fn type_label(type_: BoundaryType) -> &'static str {
+    match type_ {
+        BoundaryType::Postgres => "Postgres",
+        BoundaryType::Kubernetes => "Kubernetes",
+        BoundaryType::External => "External",
+    }
 }
 
 impl Default for Metrics {
@@ -67,10 +78,13 @@ impl Default for Metrics {
             renewal_failures: Counter::default(),
             grant_latency: histogram(),
             activation_seconds: histogram(),
+            rejected_writes: Family::default(),
+            probes: Family::default(),
             watch_events: Family::default(),
             per_lock: None,
         };
         // A counter that is not there before its first event hides that event from increase().
+        drop(metrics.rejected_writes.get_or_create(&[("type", type_label(BoundaryType::Postgres))]));
         for kind in [Kind::Lock, Kind::Boundary] {
             drop(metrics.reconciles.get_or_create(&[kind.label()]));
             drop(metrics.reconcile_seconds.get_or_create(&[kind.label()]));
@@ -108,6 +122,12 @@ impl Metrics {
             self.activation_seconds.clone(),
         );
         registry.register(
+            "rejected_writes",
+            "Writes that a write boundary refused, or in mode Observe would have refused, as seen between two examinations; probes are not counted",
+            self.rejected_writes.clone(),
+        );
+        registry.register("probes", "What came of the probes of examinations", self.probes.clone());
+        registry.register(
             "watch_last_event_timestamp_seconds",
             "When a watch delivered something last, in seconds since 1970; a quiet cluster delivers nothing",
             self.watch_events.clone(),
@@ -143,6 +163,16 @@ impl Metrics {
 
     pub(super) fn activated(&self, took: Duration) {
         self.activation_seconds.observe(took.as_secs_f64());
+    }
+
+    pub(super) fn examined(&self, type_: BoundaryType, news: &News) {
+        if news.refused > 0 {
+            self.rejected_writes.get_or_create(&[("type", type_label(type_))]).inc_by(news.refused);
+        }
+        for probe in &news.probes {
+            let labels = [("type", type_.to_string()), ("probe", probe.name.clone()), ("outcome", format!("{:?}", probe.outcome))];
+            self.probes.get_or_create(&labels).inc();
+        }
     }
 
     pub(super) fn watch_delivered(&self, resource: &'static str, unix_seconds: i64) {

@@ -20,6 +20,7 @@ mod groups;
 mod guarded;
 mod jobs;
 mod metrics;
+mod prove;
 mod quarrel;
 mod reconcile;
 mod reservation;

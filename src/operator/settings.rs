@@ -43,6 +43,8 @@ pub struct Settings {
     pub reconcile_timeout: Duration,
     /// How long a boundary may take to answer.
     pub backend_timeout: Duration,
+    /// How long the examination of one boundary may take.
+    pub proof_timeout: Duration,
     /// How long the API server lets a watch last before it has to be asked for again. The default ends before common load
     /// balancers drop an idle connection (200 s), so that a dead one is noticed (architecture, section 5).
     pub watch_timeout: Duration,
@@ -59,6 +61,7 @@ impl Default for Settings {
             concurrency: 16,
             reconcile_timeout: Duration::from_secs(30),
             backend_timeout: Duration::from_secs(10),
+            proof_timeout: Duration::from_secs(30),
             watch_timeout: Duration::from_mins(3),
             election: None,
             watch_grace: Duration::from_mins(1),

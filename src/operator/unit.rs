@@ -26,6 +26,7 @@ use super::{
     groups::Groups,
     jobs::Jobs,
     metrics::{Kind, Metrics},
+    prove::Proofs,
     quarrel::Quarrels,
     reservation::Turns,
     settings::Settings,
@@ -192,6 +193,8 @@ pub(super) struct Unit {
     pub(super) activations: Jobs<Key, Ticket, Activation>,
     /// Reads of fences by the boundary, each for one minting.
     pub(super) fence_reads: Jobs<Key, Declared, FenceRead>,
+    /// What is known of how boundaries behave.
+    pub(super) proofs: Arc<Proofs>,
     pub(super) checked_locks: Checked,
     pub(super) checked_boundaries: Checked,
     pub(super) quarrels: Quarrels,
@@ -248,6 +251,7 @@ impl Unit {
             pods: Followed::default(),
             activations: Jobs::default(),
             fence_reads: Jobs::default(),
+            proofs: Arc::default(),
             checked_locks: Checked::new("FencedLock"),
             checked_boundaries: Checked::new("WriteBoundary"),
             quarrels: Quarrels::default(),

@@ -10,7 +10,7 @@ use crate::support::{
 use fencedlock::{
     api::conditions::{boundary as on_boundary, lock as on},
     boundary::{
-        BuiltIn, Fence,
+        Fence,
         memory::{Behaviour, Memories},
     },
     epoch::{Epoch, Holder, grant::GrantState},
@@ -98,7 +98,7 @@ async fn a_boundary_that_fails_delays_only_its_own_lock() {
     lab.until_active("c", 1, "x").await;
     // The verdict stays what it was while a grant is Pending.
     let a = lab.locks().get("a").await.unwrap();
-    assert_eq!(a.status.as_ref().unwrap().reason.as_deref(), Some("ProofPending"));
+    assert_eq!(a.status.as_ref().unwrap().reason.as_deref(), Some("AllBoundariesProven"));
     assert_eq!(a.status.unwrap().grant.unwrap().state, GrantState::Pending);
     bad.behave(Behaviour::Honest);
     lab.until_active("a", 1, "x").await;
@@ -140,7 +140,7 @@ async fn a_boundary_that_answers_late_is_waited_for_though_the_lease_is_renewed(
 async fn a_grant_is_not_made_active_on_a_cache_that_lags() {
     let lab = Lab::new().await;
     let client = hanging_watches(lab.operator_client().await, "/writeboundaries");
-    let _operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    let _operator = lab.operator_as(client, &[&lab.namespace], lab.built_in().await);
     lab.declare_spec("a", critical(&["db"])).await;
     let unknown = lab.until("a", "a first verdict", |s| s.verdict.is_some()).await;
     assert_eq!(unknown.status.unwrap().reason.as_deref(), Some("BoundaryMissing"));
@@ -155,7 +155,7 @@ async fn a_grant_is_not_made_active_on_a_cache_that_lags() {
 async fn an_unlisted_boundary_that_no_cache_knows_holds_the_grant() {
     let lab = Lab::new().await;
     let client = hanging_watches(lab.operator_client().await, "/writeboundaries");
-    let _operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    let _operator = lab.operator_as(client, &[&lab.namespace], lab.built_in().await);
     lab.declare_spec("a", critical(&[])).await;
     lab.until("a", "a first verdict", |s| s.verdict.is_some()).await;
     lab.declare_boundary("db", guard("a", "Enforce")).await;
@@ -362,13 +362,14 @@ async fn the_fence_of_a_deleted_boundary_is_kept() {
     assert!(epoch(&lock) > Some(3_001), "{:?}", epoch(&lock));
 }
 
-/// This version has no backend for real boundaries: they are said to be unproven for that reason, and one that must enforce
+/// This version has no backend for Kubernetes objects: they are said to be unproven for that reason, and one that must enforce
 /// holds its grant, because nothing can activate it.
 #[tokio::test]
 async fn a_backend_that_is_not_implemented_proves_and_activates_nothing() {
     let lab = Lab::new().await;
     let _operator = lab.operator().await;
-    lab.declare_boundary("db", guard("a", "Enforce")).await;
+    let objects = json!({"claim": "Annotation", "targets": [{"group": "", "resource": "configmaps", "names": ["web"]}]});
+    lab.declare_boundary("db", json!({"lockRef": {"name": "a"}, "type": "Kubernetes", "mode": "Enforce", "kubernetes": objects})).await;
     lab.declare_spec("a", critical(&["db"])).await;
     lab.lease("a").put(Some("x"), Some(0), at(0)).await;
     let failed = lab.until_condition("a", on::EPOCH_ACTIVE, "False", "ActivationFailed").await;

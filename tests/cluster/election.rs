@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 
 use crate::support::{Lab, lab::Running, lease::at};
 use fencedlock::{
-    boundary::BuiltIn,
     client::acquire::Timing,
     operator::{Election, Scope, Settings},
 };
@@ -25,7 +24,7 @@ fn settings(lab: &Lab, identity: &str) -> Settings {
 }
 
 async fn replica(lab: &Lab, identity: &str) -> Running {
-    lab.operator_set(lab.operator_client().await, settings(lab, identity), Arc::new(BuiltIn))
+    lab.operator_set(lab.operator_client().await, settings(lab, identity), lab.built_in().await)
 }
 
 /// Waits until the election's Lease has this holder.
@@ -70,7 +69,7 @@ async fn one_replica_works_and_the_next_one_takes_over() {
 async fn a_leader_that_lost_touch_has_stopped() {
     let lab = Lab::new().await;
     let (proxy, client) = lab.operator_behind(Some(Duration::from_secs(4))).await;
-    let one = lab.operator_set(client, settings(&lab, "one"), Arc::new(BuiltIn));
+    let one = lab.operator_set(client, settings(&lab, "one"), lab.built_in().await);
     until_leads(&lab, "one").await;
     let two = replica(&lab, "two").await;
     lab.declare("a", "CorrectnessCritical").await;

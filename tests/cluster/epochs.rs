@@ -12,7 +12,6 @@ use crate::support::{
 };
 use fencedlock::{
     api::{FencedLock, conditions::lock as on},
-    boundary::BuiltIn,
 };
 use http::{Request, Response};
 use kube::{
@@ -149,7 +148,7 @@ async fn a_restart_on_a_lagging_view_mints_nothing() {
     let before = lab.until_active("a", 2, "b-1").await;
     operator.crash().await;
     let (client, answered) = answering_once(lab.operator_client().await, "/leases", older);
-    let operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    let operator = lab.operator_as(client, &[&lab.namespace], lab.built_in().await);
     // The positive control: what the restarted operator does after it has looked at everything.
     lab.declare("z", "EfficiencyOnly").await;
     lab.lease("z").put(Some("z"), Some(0), at(0)).await;

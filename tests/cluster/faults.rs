@@ -18,7 +18,6 @@ use crate::{
     },
 };
 use fencedlock::{
-    boundary::BuiltIn,
     operator::{Scope, Settings},
 };
 use http::{Request, Response, StatusCode};
@@ -81,7 +80,7 @@ fn unreliable(inner: Client) -> Client {
 async fn errors_and_lost_answers_cost_no_epoch() {
     let lab = Lab::new().await;
     let client = unreliable(lab.operator_client().await);
-    let _operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    let _operator = lab.operator_as(client, &[&lab.namespace], lab.built_in().await);
     lab.declare("a", "CorrectnessCritical").await;
     let lease = lab.lease("a");
     for term in 1..=4_i32 {
@@ -108,7 +107,7 @@ async fn requests_that_hang_hold_up_their_own_lock_only() {
         concurrency: 1,
         ..Settings::default()
     };
-    let _operator = lab.operator_set(client, settings, Arc::new(BuiltIn));
+    let _operator = lab.operator_set(client, settings, lab.built_in().await);
     lab.declare("stuck", "CorrectnessCritical").await;
     lab.lease("stuck").put(Some("x"), Some(0), at(0)).await;
     lab.declare("a", "CorrectnessCritical").await;
@@ -129,7 +128,7 @@ async fn slow_answers_are_waited_for() {
         tokio::time::sleep(Duration::from_millis(700)).await;
         Ok(answer)
     });
-    let _operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    let _operator = lab.operator_as(client, &[&lab.namespace], lab.built_in().await);
     lab.declare("a", "CorrectnessCritical").await;
     let lease = lab.lease("a");
     lease.put(Some("x"), Some(0), at(0)).await;
@@ -161,8 +160,10 @@ async fn a_watch_that_is_gone_loses_no_term() {
             Ok(inner.send(request).await?)
         }
     });
-    let operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    let operator = lab.operator_as(client, &[&lab.namespace], lab.built_in().await);
     lab.until_active("a", 1, "x").await;
+    // A pass that is still under way could read the Lease itself.
+    lab.quiet(&operator, "a").await;
     lease.put(Some("y"), Some(1), at(1)).await;
     lab.quiet(&operator, "a").await;
     lab.until_active("a", 1, "x").await;
@@ -190,7 +191,7 @@ async fn a_right_that_comes_back_is_noticed_without_an_event() {
             Ok(inner.send(request).await?)
         }
     });
-    let operator = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    let operator = lab.operator_as(client, &[&lab.namespace], lab.built_in().await);
     lab.declare("a", "CorrectnessCritical").await;
     let lease = lab.lease("a");
     lease.put(Some("x"), Some(0), at(0)).await;
@@ -232,7 +233,7 @@ async fn a_boundary_is_not_judged_before_the_locks_are_known() {
 
     let hangs = Sender::new(true);
     let client = held(lab.operator_client().await, &hangs, |path| path.ends_with("/fencedlocks"));
-    let second = lab.operator_as(client, &[&lab.namespace], Arc::new(BuiltIn));
+    let second = lab.operator_as(client, &[&lab.namespace], lab.built_in().await);
     until_reconciled(&second, "WriteBoundary").await;
     hangs.send_replace(false);
     until_reconciled(&second, "FencedLock").await;

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use crate::support::{Lab, lab::has, lease::at};
 use fencedlock::{
     api::{FencedLock, conditions::lock as on},
-    boundary::BuiltIn,
     epoch::grant::GrantState,
     operator::{Scope, Settings, check},
 };
@@ -66,7 +65,7 @@ async fn a_right_that_is_missing_in_one_namespace_stops_nobody_else() {
     take_away(&lab, &names[3], "fencedlocks/status");
     let reservations = take_away(&lab, &names[4], "configmaps");
     let boundaries = take_away(&lab, &names[5], "writeboundaries");
-    let _operator = lab.operator_with(&namespaces, Arc::new(BuiltIn)).await;
+    let _operator = lab.operator_with(&namespaces, lab.built_in().await).await;
     for name in &names {
         lock_in(&lab, name).await;
     }
@@ -118,7 +117,7 @@ async fn a_right_that_is_lost_and_given_back_leaves_no_trace() {
         watch_timeout: Duration::from_secs(2),
         ..Settings::default()
     };
-    let _operator = lab.operator_set(lab.operator_client().await, settings, Arc::new(BuiltIn));
+    let _operator = lab.operator_set(lab.operator_client().await, settings, lab.built_in().await);
     let spec =
         json!({"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": "a"}}, "writeBoundaries": ["mail"]});
     lab.declare_spec("a", spec).await;

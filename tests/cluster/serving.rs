@@ -9,7 +9,6 @@ use crate::support::{
     proxy::Proxy,
 };
 use fencedlock::{
-    boundary::BuiltIn,
     operator::{Scope, Settings},
 };
 use kube::Client;
@@ -129,7 +128,7 @@ async fn behind(lab: &Lab, read_timeout: Option<Duration>) -> (Proxy, Client, Se
 async fn a_connection_that_dies_without_a_word_is_given_up() {
     let lab = Lab::new().await;
     let (proxy, client, settings) = behind(&lab, Some(Duration::from_secs(4))).await;
-    let operator = lab.operator_set(client, settings, Arc::new(BuiltIn));
+    let operator = lab.operator_set(client, settings, lab.built_in().await);
     lab.declare("a", "CorrectnessCritical").await;
     let lease = lab.lease("a");
     lease.put(Some("x"), Some(0), at(0)).await;
@@ -145,7 +144,7 @@ async fn a_connection_that_dies_without_a_word_is_given_up() {
 async fn watches_that_hang_fail_the_liveness_probe() {
     let lab = Lab::new().await;
     let (proxy, client, settings) = behind(&lab, None).await;
-    let operator = lab.operator_set(client, settings, Arc::new(BuiltIn));
+    let operator = lab.operator_set(client, settings, lab.built_in().await);
     lab.declare("a", "CorrectnessCritical").await;
     lab.lease("a").put(Some("x"), Some(0), at(0)).await;
     lab.until_active("a", 1, "x").await;
@@ -162,7 +161,7 @@ async fn watches_that_hang_fail_the_liveness_probe() {
 async fn an_operator_that_was_cut_off_says_so_and_catches_up() {
     let lab = Lab::new().await;
     let (proxy, client, settings) = behind(&lab, Some(Duration::from_secs(4))).await;
-    let operator = lab.operator_set(client, settings, Arc::new(BuiltIn));
+    let operator = lab.operator_set(client, settings, lab.built_in().await);
     lab.declare("a", "CorrectnessCritical").await;
     let lease = lab.lease("a");
     lease.put(Some("x"), Some(0), at(0)).await;

@@ -30,7 +30,7 @@ use super::{
     proof::{ClaimForm, Examination, Profile},
 };
 use crate::{
-    api::{Contract, GuardMode, PostgresBoundary, WritesPerEpoch},
+    api::{Contract, GuardMode, PostgresBoundary, ShortDuration, WritesPerEpoch},
     epoch::{Epoch, Holder},
 };
 
@@ -93,6 +93,10 @@ impl Postgres {
         names_holder: true,
         stays_on_connection: true,
     };
+
+    fn patience(&self) -> Duration {
+        self.spec.patience.map_or(DEFAULT_PATIENCE, ShortDuration::get)
+    }
 
     async fn template(&self, session: &Session) -> Result<Template, BackendError> {
         let operator = session.client.query_one("select session_user::text", &[]).await.map_err(|error| connect::failed(&error))?;
@@ -226,10 +230,6 @@ impl Backend for Postgres {
 
     fn examine<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>> {
         self.examine_now(ask).boxed()
-    }
-
-    fn patience(&self) -> Duration {
-        self.spec.patience.map_or(DEFAULT_PATIENCE, |patience| patience.get())
     }
 }
 

@@ -295,6 +295,8 @@ impl Proven {
 /// every applicable probe passed; none when one failed or a way around was found; else the one before (boundaries.md section 2).
 pub fn conclude(examined: &Examination, before: Option<&Proven>, generation: Option<i64>, now: Timestamp) -> (Seen, Option<Proven>) {
     let mut seen = Seen {
+        examined: true,
+        shared: examined.shared.clone(),
         guard_altered: examined.guard_altered.clone(),
         writer_bypass: told(examined, true),
         bypass: told(examined, false),
@@ -303,7 +305,7 @@ pub fn conclude(examined: &Examination, before: Option<&Proven>, generation: Opt
         limits: examined.limits.iter().map(|limit| limit.name).collect(),
         ..Seen::default()
     };
-    let (mut complete, mut probes) = (examined.answers.is_some() && examined.guard_altered.is_none(), Vec::new());
+    let (mut complete, mut probes) = (examined.answers.is_some() && examined.guard_altered.is_none() && examined.shared.is_none(), Vec::new());
     for probe in Probe::ALL {
         let Some(answers) = &examined.answers else { break };
         let answered = answers.of(probe).cloned();
@@ -356,6 +358,30 @@ pub fn conclude(examined: &Examination, before: Option<&Proven>, generation: Opt
         void: proven.void(generation, &examined.guard, &examined.server),
     });
     (seen, proven)
+}
+
+/// How each probe of an examination came out; empty when none was tried.
+pub fn results(examined: &Examination) -> Vec<ProbeResult> {
+    let outcome = |answers: &Answers, probe| match right(probe, &examined.profile) {
+        Right::NotApplicable(why) => Outcome::NotApplicable(why.to_owned()),
+        Right::Limit(limit) => Outcome::NotApplicable(limit_detail(limit).to_owned()),
+        Right::MustPass | Right::PassOrLimit(_) => answers.of(probe).cloned().unwrap_or_else(not_tried),
+    };
+    examined.answers.iter().flat_map(|answers| Probe::ALL.map(|probe| outcome(answers, probe).result(probe))).collect()
+}
+
+/// What a limit means where nothing more is known.
+pub const fn limit_detail(limit: LimitName) -> &'static str {
+    match limit {
+        LimitName::CannotEnforce => "the receiver cannot compare epochs",
+        LimitName::FailoverMayForget => "a failover may forget the fence",
+        LimitName::EpochNotBounded => "a writer may choose an enormous epoch, which locks the owner out",
+        LimitName::EpochNotBoundToHolder => "the guard compares the epoch and not the holder",
+        LimitName::NobodyNotRefused => "the last owner is admitted although nobody owns the lock",
+        LimitName::CreateNotFenced => "creating the object is not fenced",
+        LimitName::ScaleNotFenced => "/scale is not fenced",
+        LimitName::WholeObjectWritersRefused => "an owner that writes objects built from scratch is refused",
+    }
 }
 
 fn not_tried() -> Outcome {

@@ -148,7 +148,13 @@ impl Lab {
 
     /// Starts the operator in this lab's namespace.
     pub async fn operator(&self) -> Running {
-        self.operator_with(&[&self.namespace], Arc::new(BuiltIn)).await
+        let backends = self.built_in().await;
+        self.operator_with(&[&self.namespace], backends).await
+    }
+
+    /// The backends that ship, with the operator's own rights.
+    pub async fn built_in(&self) -> Arc<dyn Backends> {
+        Arc::new(BuiltIn::new(self.operator_client().await))
     }
 
     /// Starts the operator in some namespaces, with the given backends.

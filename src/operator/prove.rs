@@ -1,0 +1,309 @@
+//! What is known of how boundaries behave: examinations in the background, each boundary's on its own clock, and what they let a
+//! verdict say. A database that does not answer delays no other boundary's proof, and no lock's epoch.
+//!
+//! Start with [`Proofs::evidence`]. What an examination shows is decided in [`crate::boundary::proof`].
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration, jiff::Timestamp};
+use tokio::sync::Semaphore;
+
+use super::{
+    follow::Key,
+    jobs::{Failure, Jobs, Progress},
+    unit::{Declared, declared, key_of},
+};
+use crate::{
+    api::{self, ProofSchedule, WriteBoundary, WriteBoundarySpec, conditions::truncate},
+    audit::boundary::{Evidence, Seen, remembered},
+    boundary::{
+        Ask, Backend, BackendError,
+        proof::{self, Examination, NamedLimit, Proven},
+    },
+    epoch::Epoch,
+};
+
+/// How many boundaries are examined at the same time. Those that wait for a database that does not answer count too, so it is far
+/// more than work at once.
+const AT_ONCE: usize = 512;
+/// How soon a guard that was found altered is installed again: late enough to be seen, early enough to matter.
+const MEND_AFTER: Duration = Duration::from_secs(10);
+
+/// An examination and when it began.
+pub(super) type Examined = (Instant, Arc<Examination>);
+
+/// A fence as it was seen or moved last; `None` when there is none.
+pub(super) type FenceKnown = Option<(Epoch, String)>;
+
+/// Everything that is known of one boundary.
+#[derive(Clone, Debug)]
+struct Known {
+    declared: Declared,
+    /// Counts the examinations, so that each is asked for once.
+    round: u64,
+    due: Instant,
+    /// The last examination that ended well.
+    last: Option<Examined>,
+    /// What it let a verdict say.
+    seen: Seen,
+    proven: Option<Proven>,
+    /// Why the last one could not be made.
+    failure: Option<String>,
+    /// The count of refused writes that was told.
+    refused: Option<u64>,
+    /// When the count of mode Observe was written last.
+    observed_written: Option<Instant>,
+}
+
+/// What an examination brought that has to be told or counted once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// Writes that were refused since the one before.
+    pub(super) refused: u64,
+    /// The fence that was seen; `None` when nothing new was.
+    pub(super) fence: Option<FenceKnown>,
+    /// How each probe came out, for the metrics.
+    pub(super) probes: Vec<api::ProbeResult>,
+}
+
+/// What is known of all boundaries of a unit.
+#[derive(Debug)]
+pub(super) struct Proofs {
+    known: Mutex<HashMap<Key, Known>>,
+    /// Where an activation moved a fence, and when: newer than what an examination saw before it.
+    moved: Mutex<HashMap<Key, (Instant, FenceKnown)>>,
+    jobs: Jobs<Key, (Declared, u64), Examined>,
+    turns: Arc<Semaphore>,
+}
+
+impl Default for Proofs {
+    fn default() -> Self {
+        Self { known: Mutex::default(), moved: Mutex::default(), jobs: Jobs::default(), turns: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn interval(spec: &WriteBoundarySpec) -> Duration {
+    spec.proof.as_ref().and_then(|schedule| schedule.interval).unwrap_or(ProofSchedule::DEFAULT_INTERVAL).get()
+}
+
+/// Half of a proof's age: within it, that a proof was made again is no news.
+fn rhythm(spec: &WriteBoundarySpec) -> Duration {
+    ProofSchedule::max_age_of(spec.proof.as_ref()) / 2
+}
+
+impl Known {
+    /// What a status lets a process know that has just begun.
+    fn recorded(boundary: &WriteBoundary, now: Timestamp) -> Self {
+        let status = boundary.status.as_ref();
+        let is_current = status.is_some_and(|status| status.observed_generation == boundary.metadata.generation);
+        let (seen, is_good) = status.filter(|_| is_current).map_or_else(Default::default, remembered);
+        let proven = status.and_then(|status| status.proof.as_ref()).map(Proven::recorded);
+        let age = proven.as_ref().map(|proven| Duration::try_from(now.duration_since(proven.at)).unwrap_or_default());
+        // A proof that is in order is made again when it would have been; anything else is looked at now.
+        let wait = age.filter(|_| is_good).map_or(Duration::ZERO, |age| interval(&boundary.spec).saturating_sub(age));
+        Self {
+            declared: declared(boundary),
+            round: 0,
+            due: Instant::now() + wait,
+            last: None,
+            seen,
+            proven,
+            failure: None,
+            refused: None,
+            observed_written: None,
+        }
+    }
+}
+
+impl Proofs {
+    /// Runs on a boundary's clock: takes in an examination that ended, begins one that is due. Returns what is new, and when to come
+    /// again.
+    pub(super) fn drive(
+        &self,
+        boundary: &WriteBoundary,
+        backend: Arc<dyn Backend>,
+        limit: Duration,
+        now: Timestamp,
+        wake: impl FnOnce() + Send + 'static,
+    ) -> (News, Duration) {
+        let (key, is_declared) = (key_of(boundary), declared(boundary));
+        let mut known = locked(&self.known);
+        let entry = known.entry(key.clone()).or_insert_with(|| Known::recorded(boundary, now));
+        if entry.declared != is_declared {
+            // Another declaration: nothing of the old one is good for it, but what was counted stays counted.
+            *entry = Known { refused: entry.refused, round: entry.round, ..Known::recorded(boundary, now) };
+            (entry.due, entry.seen) = (Instant::now(), Seen::default());
+        }
+        let mut news = News::default();
+        let ticket = (is_declared, entry.round);
+        match self.jobs.peek(&key, &ticket) {
+            Some(Progress::Done(examined)) => {
+                news = entry.take_in(boundary, examined, now);
+                entry.round += 1;
+                self.jobs.forget(&key);
+            }
+            Some(Progress::Failed(why, wait)) if !wait.is_zero() => {
+                entry.failure = Some(why);
+                return (news, wait);
+            }
+            Some(Progress::Running) => return (news, limit),
+            Some(Progress::Failed(..)) | None => {}
+        }
+        let wait = entry.due.saturating_duration_since(Instant::now());
+        if !wait.is_zero() {
+            return (news, wait);
+        }
+        let ask = Ask { repair: entry.seen.guard_altered.is_some() };
+        let turns = Arc::clone(&self.turns);
+        let work = move || async move {
+            let turn = turns.acquire().await.map_err(|error| Failure::from(error.to_string()))?;
+            let began = Instant::now();
+            let examined = tokio::time::timeout(limit, backend.examine(&ask)).await;
+            drop(turn);
+            match examined {
+                Ok(examined) => Ok((began, Arc::new(examined.map_err(|error| Failure::from(error.to_string()))?))),
+                Err(_) => Err(BackendError::TimedOut(limit).to_string().into()),
+            }
+        };
+        self.jobs.ask(&key, &(entry.declared.clone(), entry.round), work, wake);
+        (news, limit)
+    }
+
+    /// What is known of a boundary's behaviour, in the words of its verdict.
+    pub(super) fn evidence(&self, boundary: &WriteBoundary, now: Timestamp) -> Evidence {
+        let (key, is_declared) = (key_of(boundary), declared(boundary));
+        let known = locked(&self.known);
+        let fresh;
+        let known = match known.get(&key).filter(|known| known.declared == is_declared) {
+            Some(known) => known,
+            None => {
+                fresh = Known::recorded(boundary, now);
+                &fresh
+            }
+        };
+        let mut seen = known.seen.clone();
+        seen.inconclusive = known.failure.clone().or(seen.inconclusive);
+        if let Some(proof) = &mut seen.proof {
+            proof.at = shown(boundary, known.proven.as_ref(), now).map_or(proof.at, |shown| shown.proven_at.0);
+        }
+        if let Some(fence) = self.fence_after(&key, known.last.as_ref().map(|(began, _)| *began)) {
+            seen.fence = fence;
+        }
+        Evidence::Seen(Box::new(seen))
+    }
+
+    /// Takes note that an activation moved a fence.
+    pub(super) fn moved(&self, key: &Key, fence: FenceKnown) {
+        locked(&self.moved).insert(key.clone(), (Instant::now(), fence));
+    }
+
+    /// Where a fence was moved to after a moment, if it was.
+    fn fence_after(&self, key: &Key, moment: Option<Instant>) -> Option<FenceKnown> {
+        let moved = locked(&self.moved);
+        let (at, fence) = moved.get(key)?;
+        moment.is_none_or(|moment| moment < *at).then(|| fence.clone())
+    }
+
+    /// The fence as it is known now, by whichever saw it last; `None` when this process has not seen it.
+    pub(super) fn fence(&self, key: &Key) -> Option<FenceKnown> {
+        let known = locked(&self.known);
+        let last = known.get(key).and_then(|known| known.last.as_ref());
+        let moved = self.fence_after(key, last.map(|(began, _)| *began));
+        moved.or_else(|| last.map(|(_, examined)| fence_of(examined)))
+    }
+
+    /// The proof as a status shows it: that it was made again is written only when the one that is shown is half as old as it may be.
+    pub(super) fn proof(&self, boundary: &WriteBoundary, now: Timestamp) -> Option<api::Proof> {
+        let known = locked(&self.known);
+        let known = known.get(&key_of(boundary)).filter(|known| known.declared == declared(boundary))?;
+        shown(boundary, known.proven.as_ref(), now)
+    }
+
+    /// What the last examination of this process found; `None` before it.
+    pub(super) fn last(&self, boundary: &WriteBoundary) -> Option<Arc<Examination>> {
+        let known = locked(&self.known);
+        let known = known.get(&key_of(boundary)).filter(|known| known.declared == declared(boundary))?;
+        known.last.as_ref().map(|(_, examined)| Arc::clone(examined))
+    }
+
+    /// Mode Observe: who would have been refused, as a status shows it, at most once per half of a proof's age.
+    pub(super) fn observed(&self, boundary: &WriteBoundary) -> Option<api::Observed> {
+        let before = boundary.status.as_ref().and_then(|status| status.observed.clone());
+        let mut known = locked(&self.known);
+        let Some(known) = known.get_mut(&key_of(boundary)) else { return before };
+        let Some((_, examined)) = &known.last else { return before };
+        if !boundary.spec.observes() {
+            return None;
+        }
+        let now = examined.refused.map(|would_refuse| api::Observed { would_refuse, last: examined.last_refused.clone() });
+        let is_soon = known.observed_written.is_some_and(|at| at.elapsed() < rhythm(&boundary.spec));
+        if now == before || (is_soon && before.is_some()) {
+            return before;
+        }
+        known.observed_written = Some(Instant::now());
+        now
+    }
+
+    /// Forgets everything about a boundary that is gone.
+    pub(super) fn forget(&self, key: &Key) {
+        locked(&self.known).remove(key);
+        locked(&self.moved).remove(key);
+        self.jobs.forget(key);
+    }
+}
+
+impl Known {
+    fn take_in(&mut self, boundary: &WriteBoundary, (began, examined): Examined, now: Timestamp) -> News {
+        let (seen, proven) = proof::conclude(&examined, self.proven.as_ref(), boundary.metadata.generation, now);
+        let refused = match (self.refused, examined.refused) {
+            (Some(before), Some(after)) => after.saturating_sub(before),
+            _ => 0,
+        };
+        let news = News { refused, fence: Some(fence_of(&examined)), probes: proof::results(&examined) };
+        let wait = if seen.guard_altered.is_some() { MEND_AFTER.min(interval(&boundary.spec)) } else { interval(&boundary.spec) };
+        (self.seen, self.proven, self.failure) = (seen, proven, None);
+        (self.due, self.refused) = (Instant::now() + wait, examined.refused.or(self.refused));
+        self.last = Some((began, examined));
+        news
+    }
+}
+
+fn fence_of(examined: &Examination) -> FenceKnown {
+    examined.fence.as_ref().map(|fence| (fence.epoch, fence.holder.as_ref().map_or_else(String::new, |holder| holder.as_str().to_owned())))
+}
+
+/// The recorded proof while it says the same and is young enough, else the one that was made last.
+fn shown(boundary: &WriteBoundary, proven: Option<&Proven>, now: Timestamp) -> Option<api::Proof> {
+    let proven = proven?;
+    let recorded = boundary.status.as_ref().and_then(|status| status.proof.clone());
+    let says_the_same = |recorded: &api::Proof| Proven { at: proven.at, ..Proven::recorded(recorded) } == *proven;
+    let rhythm = SignedDuration::try_from(rhythm(&boundary.spec)).unwrap_or(SignedDuration::MAX);
+    let is_young = |recorded: &api::Proof| now.duration_since(recorded.proven_at.0) < rhythm && recorded.proven_at.0 <= proven.at;
+    recorded.filter(says_the_same).filter(is_young).or_else(|| {
+        Some(api::Proof {
+            proven_at: Time(truncate(proven.at)),
+            server: proven.server.clone(),
+            guard: proven.guard.clone(),
+            generation: proven.generation,
+            contract: Some(proven.contract),
+            probes: proven.probes.clone(),
+        })
+    })
+}
+
+/// The limits of an examination, as a status shows them: those that were found out otherwise, then those that the probes showed.
+pub(super) fn limits(examined: &Examination, seen: &Seen, accepted: impl Fn(api::LimitName) -> bool) -> Vec<api::Limit> {
+    let detail = |name: api::LimitName| {
+        let found = |limit: &&NamedLimit| limit.name == name;
+        examined.limits.iter().find(found).map_or_else(|| proof::limit_detail(name).to_owned(), |limit| limit.detail.clone())
+    };
+    seen.limits.iter().map(|name| api::Limit { name: *name, detail: detail(*name), accepted: accepted(*name) }).collect()
+}
