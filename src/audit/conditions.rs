@@ -365,21 +365,37 @@ pub fn boundary(facts: &BoundaryFacts<'_>, before: &[Condition], now: Timestamp)
     };
     findings.push(Finding::new(on_boundary::PROVEN, proven, judged.reason, &judged.message));
     // An external receiver has nothing to install, activate or keep: it has no conditions about that.
-    if facts.type_ != BoundaryType::External {
-        findings.extend(guard_conditions(facts, before));
+    if facts.type_ == BoundaryType::External {
+        return conditions::merge(before, findings, facts.generation, now);
     }
-    conditions::merge(before, findings, facts.generation, now)
+    findings.extend(guard_conditions(facts, before));
+    let mut all = conditions::merge(before, findings, facts.generation, now);
+    // What this process says nothing about was said before it looked, and stands.
+    let said: Vec<_> = all.iter().map(|c| c.type_.clone()).collect();
+    all.extend(before.iter().filter(|c| GUARD_KINDS.contains(&c.type_.as_str()) && !said.contains(&c.type_)).cloned());
+    all.sort_by_key(|c| GUARD_KINDS.iter().position(|kind| *kind == c.type_).map_or(0, |place| place + 1));
+    all
 }
+
+/// The conditions about the guard itself, in the order in which they are shown.
+const GUARD_KINDS: [&str; 4] = [on_boundary::GUARD_INSTALLED, on_boundary::ACTIVATED, on_boundary::BYPASS_FREE, on_boundary::FENCE_DURABLE];
 
 /// What is known of the guard itself. Before this process looked, what was said about this generation stands.
 fn guard_conditions(facts: &BoundaryFacts<'_>, before: &[Condition]) -> Vec<Finding> {
-    let kinds = [on_boundary::GUARD_INSTALLED, on_boundary::ACTIVATED, on_boundary::BYPASS_FREE, on_boundary::FENCE_DURABLE];
+    let kinds = GUARD_KINDS;
     let untold = |kind| Finding::new(kind, Truth::Unknown, facts.judged.reason, &facts.judged.message);
     let seen = match facts.evidence {
         Evidence::Seen(seen) if seen.examined => seen,
-        _ => {
-            let stands = |kind| find(before, kind).filter(|c| c.observed_generation == facts.generation);
-            return kinds.into_iter().filter(|kind| stands(*kind).is_none_or(|c| c.status == "Unknown")).map(untold).collect();
+        unseen => {
+            let stands = |kind: &&str| find(before, kind).is_some_and(|c| c.observed_generation == facts.generation && c.status != "Unknown");
+            let mut findings: Vec<_> = kinds.into_iter().filter(|kind| !stands(kind)).map(untold).collect();
+            if let Evidence::Seen(seen) = unseen
+                && let Some(why) = &seen.inconclusive
+            {
+                findings.retain(|finding| finding.type_ != on_boundary::GUARD_INSTALLED);
+                findings.push(Finding::new(on_boundary::GUARD_INSTALLED, Truth::Unknown, reason::INCONCLUSIVE, why));
+            }
+            return findings;
         }
     };
     let said = |kind, wrong: Option<(&'static str, &String)>, good: (&'static str, &str)| match wrong {

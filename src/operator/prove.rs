@@ -146,7 +146,10 @@ impl Proofs {
         let ticket = (is_declared, entry.round);
         match self.jobs.peek(&key, &ticket) {
             Some(Progress::Done(examined)) => {
+                let is_outdated = self.fence_after(&key, Some(examined.0)).is_some();
                 news = entry.take_in(boundary, examined, now);
+                // What it saw of the fence was before an activation moved it.
+                news.fence = news.fence.filter(|_| !is_outdated);
                 entry.round += 1;
                 self.jobs.forget(&key);
             }
@@ -190,7 +193,10 @@ impl Proofs {
             }
         };
         let mut seen = known.seen.clone();
-        seen.inconclusive = known.failure.clone().or(seen.inconclusive);
+        if let Some(why) = &known.failure {
+            // What was seen before stands in the verdict, for a while; that it could not be looked at is said.
+            (seen.inconclusive, seen.examined) = (Some(why.clone()), false);
+        }
         if let Some(proof) = &mut seen.proof {
             proof.at = shown(boundary, known.proven.as_ref(), now).map_or(proof.at, |shown| shown.proven_at.0);
         }

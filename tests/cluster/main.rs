@@ -14,6 +14,9 @@ mod crd;
 mod election;
 mod epochs;
 mod faults;
+#[path = "../postgres/support/mod.rs"]
+mod pg;
+mod postgres;
 mod renewals;
 mod rights;
 mod serving;

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 /// The status and the body of what an operator serves.
-async fn get(operator: &Running, path: &str) -> (u16, String) {
+pub async fn get(operator: &Running, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(operator.admin).await.unwrap();
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
     let mut answer = String::new();

@@ -1,0 +1,325 @@
+//! The whole way with a real database: a lock becomes Enforced because obsolete owners were seen to be refused, and stops being so
+//! when that ceases to be true. The operator has the chart's rights, and the team's RoleBinding for its Secret.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    pg::{Db, connect, said, text},
+    support::{
+        Lab,
+        lab::{Running, condition_of},
+        lease::at,
+    },
+};
+use fencedlock::{
+    api::{BoundaryVerdict, Verdict, WriteBoundary, WriteBoundaryStatus, conditions::boundary as on_boundary, conditions::lock as on},
+    boundary::memory::{Behaviour, Memories},
+};
+use k8s_openapi::{
+    api::{core::v1::Secret, events::v1::Event, rbac::v1::RoleBinding},
+    jiff::Timestamp,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+impl Lab {
+    /// A Secret with the operator's URL, which the team lets the operator read.
+    async fn share_secret(&self, db: &Db) {
+        let secret = json!({"metadata": {"name": "db"}, "stringData": {"url": db.url(&db.operator)}});
+        Api::<Secret>::namespaced(self.admin.clone(), &self.namespace)
+            .create(&PostParams::default(), &serde_json::from_value(secret).unwrap())
+            .await
+            .unwrap();
+        self.bind_secrets().await;
+    }
+
+    async fn bind_secrets(&self) {
+        let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "fencedlock-secrets", "namespace": self.namespace},
+            "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]});
+        self.plane.kubectl(&["apply", "-f", "-"], &role.to_string());
+        let binding = json!({"metadata": {"name": "fencedlock-secrets"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "fencedlock-secrets"},
+            "subjects": [{"kind": "ServiceAccount", "name": "fencedlock", "namespace": self.namespace}]});
+        Api::<RoleBinding>::namespaced(self.admin.clone(), &self.namespace)
+            .create(&PostParams::default(), &serde_json::from_value(binding).unwrap())
+            .await
+            .unwrap();
+    }
+
+    fn claim(&self, epoch: u64, holder: &str) -> String {
+        format!("{}/a={epoch}@{holder}", self.namespace)
+    }
+
+    async fn until_verdict(&self, verdict: BoundaryVerdict, reason: &str) -> WriteBoundaryStatus {
+        let is = |b: Option<&WriteBoundary>| {
+            b.and_then(|b| b.status.as_ref()).is_some_and(|s| s.verdict == Some(verdict) && s.reason.as_deref() == Some(reason))
+        };
+        self.until_boundary("db", &format!("{verdict:?} {reason}"), is).await.status.unwrap()
+    }
+
+    /// Waits for an Event about an object, and returns its note.
+    async fn until_event(&self, reason: &str, object: &str) -> String {
+        let api = Api::<Event>::namespaced(self.admin.clone(), &self.namespace);
+        let deadline = tokio::time::Instant::now() + crate::support::lab::LIMIT;
+        loop {
+            let events = api.list(&kube::api::ListParams::default()).await.unwrap();
+            let is_it = |event: &&Event| {
+                event.reason.as_deref() == Some(reason) && event.regarding.as_ref().and_then(|o| o.name.as_deref()) == Some(object)
+            };
+            if let Some(event) = events.items.iter().find(is_it) {
+                return event.note.clone().unwrap_or_default();
+            }
+            let seen: Vec<_> = events.items.iter().map(|e| (e.reason.clone(), e.note.clone())).collect();
+            assert!(tokio::time::Instant::now() < deadline, "no {reason} about {object}: {seen:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+fn boundary(db: &Db, mode: &str) -> Value {
+    let mut postgres = db.spec();
+    postgres["connection"]["secretKeyRef"]["name"] = "db".into();
+    json!({"lockRef": {"name": "a"}, "type": "Postgres", "mode": mode, "proof": {"interval": "10s", "maxAge": "30s"}, "postgres": postgres})
+}
+
+fn critical() -> Value {
+    json!({"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": "a"}}, "writeBoundaries": ["db"]})
+}
+
+/// A lock with an enforcing boundary on a database, held by `x` with epoch 1.
+async fn enforced(lab: &Lab, db: &Db) -> Running {
+    lab.share_secret(db).await;
+    let operator = lab.operator_slow().await;
+    lab.declare_boundary("db", boundary(db, "Enforce")).await;
+    lab.declare_spec("a", critical()).await;
+    lab.lease("a").put(Some("x"), Some(0), at(0)).await;
+    lab.until_active("a", 1, "x").await;
+    lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
+    operator
+}
+
+impl Lab {
+    /// An operator that has patience with databases.
+    async fn operator_slow(&self) -> Running {
+        let scope = fencedlock::operator::Scope::Namespaces(vec![self.namespace.clone()]);
+        let settings = fencedlock::operator::Settings { scope, ..fencedlock::operator::Settings::default() };
+        self.operator_set(self.operator_client().await, settings, self.built_in().await)
+    }
+}
+
+#[tokio::test]
+async fn a_lock_is_enforced_because_obsolete_owners_were_seen_to_be_refused() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let operator = enforced(&lab, &db).await;
+    let status = lab.until_verdict(BoundaryVerdict::Proven, "AllProbesPassed").await;
+    let proof = status.proof.clone().unwrap();
+    assert_eq!(proof.probes.len(), 15);
+    assert!(proof.server.starts_with("system ") && proof.guard.starts_with("sha256:"), "{proof:?}");
+    for kind in [on_boundary::READY, on_boundary::GUARD_INSTALLED, on_boundary::ACTIVATED, on_boundary::PROVEN, on_boundary::BYPASS_FREE, on_boundary::FENCE_DURABLE] {
+        assert!(status.conditions.iter().any(|c| c.type_ == kind && c.status == "True"), "{kind}: {:#?}", status.conditions);
+    }
+    assert!(serde_json::to_vec(&status).unwrap().len() < 8_192, "a status stays small");
+    let owner = db.claiming(&lab.claim(1, "x")).await;
+    assert_eq!(said(&owner, "update t set v = 'x'").await, "ok");
+
+    lab.lease("a").put(Some("y"), Some(1), at(1)).await;
+    let lock = lab.until_active("a", 2, "y").await;
+    assert_eq!(lock.status.unwrap().verdict, Some(Verdict::Enforced), "a change of owner is no change of verdict");
+    assert_eq!(said(&owner, "update t set v = 'late'").await, "FL002");
+    assert_eq!(said(&db.claiming(&lab.claim(2, "y")).await, "update t set v = 'y'").await, "ok");
+    assert_eq!(text(&db.admin, "select string_agg(distinct v, ',') from t").await, "y");
+    let told = lab.until_event("WritesRefused", "db").await;
+    assert!(told.starts_with("1 write was refused"), "{told}");
+    let (_, metrics) = crate::serving::get(&operator, "/metrics").await;
+    assert!(metrics.contains("fencedlock_rejected_writes_total{type=\"Postgres\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("fencedlock_probes_total{type=\"Postgres\",probe=\"RaceRefused\",outcome=\"Passed\"}"), "{metrics}");
+}
+
+/// Mode Observe first: nothing is refused, the grant waits for nothing, and status says who would have been refused.
+#[tokio::test]
+async fn observing_comes_first_and_enforcing_is_one_edit() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    lab.share_secret(&db).await;
+    let _operator = lab.operator_slow().await;
+    lab.declare_boundary("db", boundary(&db, "Observe")).await;
+    lab.declare_spec("a", critical()).await;
+    lab.lease("a").put(Some("x"), Some(0), at(0)).await;
+    lab.until_active("a", 1, "x").await;
+    lab.until_verdict(BoundaryVerdict::Unproven, "Observing").await;
+    let fence = |b: Option<&WriteBoundary>| b.and_then(|b| b.status.as_ref()).and_then(|s| s.fence.as_ref()).is_some_and(|f| f.epoch.get() == 1);
+    lab.until_boundary("db", "its fence", fence).await;
+    let etl = connect(&db.url(&db.writer)).await;
+    assert_eq!(said(&etl, "update t set v = v").await, "ok");
+    let seen = |b: Option<&WriteBoundary>| b.and_then(|b| b.status.as_ref()).and_then(|s| s.observed.as_ref()).is_some_and(|o| o.would_refuse == 1);
+    let observed = lab.until_boundary("db", "what would be refused", seen).await.status.unwrap().observed.unwrap();
+    assert_eq!(observed.last.unwrap(), format!("role {}, no claim", db.writer));
+    lab.boundaries().patch("db", &PatchParams::default(), &Patch::Merge(json!({"spec": {"mode": "Enforce"}}))).await.unwrap();
+    let status = lab.until_verdict(BoundaryVerdict::Proven, "AllProbesPassed").await;
+    assert_eq!(status.observed, None);
+    assert_eq!(said(&etl, "update t set v = v").await, "FL001");
+    lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
+}
+
+/// A way around is opened: within one interval the boundary and its lock are Violated and name it; closed, they are well again.
+#[tokio::test]
+async fn a_bypass_is_found_and_its_end_too() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let _operator = enforced(&lab, &db).await;
+    db.admin.batch_execute(&format!("alter table t owner to {}", db.writer)).await.unwrap();
+    let status = lab.until_verdict(BoundaryVerdict::Violated, "BypassFound").await;
+    let free = status.conditions.iter().find(|c| c.type_ == on_boundary::BYPASS_FREE).unwrap();
+    assert!(free.status == "False" && free.message.contains(&format!("{:?} owns table public.t", db.writer)), "{}", free.message);
+    assert_eq!(status.proof, None, "a way around ends the proof");
+    let lock = lab.until("a", "Violated", |s| s.verdict == Some(Verdict::Violated)).await.status.unwrap();
+    assert!(condition_of(&lock, on::COMPLIANT).message.contains("\"db\""));
+    let told = lab.until_event("BypassFound", "db").await;
+    assert!(told.contains("owns table"), "{told}");
+    db.admin.batch_execute(&format!("alter table t owner to {}; grant all on t to {}", db.owner, db.writer)).await.unwrap();
+    lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
+
+    let trigger = text(&db.admin, "select tgname from pg_trigger where tgrelid = 't'::regclass").await;
+    db.admin.batch_execute(&format!("drop trigger \"{trigger}\" on t")).await.unwrap();
+    let status = lab.until_verdict(BoundaryVerdict::Violated, "GuardAltered").await;
+    let installed = status.conditions.iter().find(|c| c.type_ == on_boundary::GUARD_INSTALLED).unwrap();
+    assert!(installed.status == "False" && installed.message.contains("the trigger on public.t is gone"), "{}", installed.message);
+    lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
+    assert_eq!(said(&connect(&db.url(&db.writer)).await, "update t set v = v").await, "FL001", "it was installed again");
+}
+
+/// The database is restored to a state before the last activation: the fence goes up again by itself, and it is told.
+#[tokio::test]
+async fn a_fence_that_went_back_is_raised_again() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let _operator = enforced(&lab, &db).await;
+    for (epoch, holder) in [(2, "y"), (3, "z")] {
+        lab.lease("a").put(Some(holder), Some(epoch), at(i64::try_from(epoch).unwrap())).await;
+        lab.until_active("a", u64::try_from(epoch).unwrap(), holder).await;
+    }
+    let base = text(&db.admin, "select replace(tgname, 'fencedlock_', '') from pg_trigger where tgrelid = 't'::regclass").await;
+    let old = lab.claim(1, "x");
+    db.admin
+        .batch_execute(&format!(
+            "update fencedlock.\"{base}_fence\" set epoch = 1, claim = '{old}'; \
+             select setval('fencedlock.\"{base}_epoch\"', 1), setval('fencedlock.\"{base}_claim\"', hashtextextended('{old}', 0))"
+        ))
+        .await
+        .unwrap();
+    assert_eq!(said(&db.claiming(&old).await, "update t set v = v").await, "ok", "this is what a restore does");
+    let told = lab.until_event("FenceRolledBack", "db").await;
+    assert!(told.contains("epoch 3") && told.contains("epoch 1"), "{told}");
+    lab.until_boundary("db", "the fence at 3", |b: Option<&WriteBoundary>| {
+        b.and_then(|b| b.status.as_ref()).is_some_and(|s| s.verdict == Some(BoundaryVerdict::Proven) && s.fence.as_ref().is_some_and(|f| f.epoch.get() == 3))
+    })
+    .await;
+    assert_eq!(said(&db.claiming(&old).await, "update t set v = v").await, "FL002");
+    assert_eq!(said(&db.claiming(&lab.claim(3, "z")).await, "update t set v = v").await, "ok");
+    lab.until_active("a", 3, "z").await;
+}
+
+/// An old owner's open transaction keeps the next one Pending, by name, until patience ends it.
+#[tokio::test]
+async fn an_old_owners_transaction_is_named_and_ended() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let _operator = enforced(&lab, &db).await;
+    let old = db.claiming(&lab.claim(1, "x")).await;
+    old.batch_execute("begin; update t set v = 'stale'").await.unwrap();
+    lab.lease("a").put(Some("y"), Some(1), at(1)).await;
+    let blocked = lab.until_condition("a", on::EPOCH_ACTIVE, "False", "ActivationFailed").await;
+    assert!(blocked.message.contains("blocked by the open transaction of role"), "{}", blocked.message);
+    lab.until_active("a", 2, "y").await;
+    assert!(old.batch_execute("commit").await.is_err());
+    assert_eq!(text(&db.admin, "select count(*) from t where v = 'stale'").await, "0");
+}
+
+/// What is wrong is said by field, without the secret; never proven, never violated.
+#[tokio::test]
+async fn what_is_wrong_with_the_secret_is_said_and_mended_without_a_restart() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let _operator = lab.operator_slow().await;
+    lab.declare_boundary("db", boundary(&db, "Observe")).await;
+    lab.declare_spec("a", critical()).await;
+    let said = async |word: &str| {
+        let says = |b: Option<&WriteBoundary>| {
+            let status = b.and_then(|b| b.status.as_ref());
+            status.is_some_and(|s| s.conditions.iter().any(|c| c.type_ == on_boundary::GUARD_INSTALLED && c.message.contains(word)))
+        };
+        let status = lab.until_boundary("db", word, says).await.status.unwrap();
+        assert_eq!((status.verdict, status.proof.as_ref()), (Some(BoundaryVerdict::Unproven), None));
+        assert!(!serde_json::to_string(&status).unwrap().contains("hunter2"));
+    };
+    said("the operator may not get secrets \"db\"").await;
+    lab.bind_secrets().await;
+    said("there is no Secret \"db\"").await;
+    let secrets = Api::<Secret>::namespaced(lab.admin.clone(), &lab.namespace);
+    let put = async |data: Value| {
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "stringData": data});
+        secrets.patch("db", &PatchParams::apply("test").force(), &Patch::Apply(secret)).await.unwrap();
+    };
+    put(json!({"uri": "x"})).await;
+    said("key \"url\" of Secret \"db\" does not exist").await;
+    put(json!({"url": db.url(&db.operator).replace(&format!(":{}@", db.operator), ":hunter2@")})).await;
+    said("password authentication failed").await;
+    put(json!({"url": db.url(&db.operator)})).await;
+    lab.until_verdict(BoundaryVerdict::Unproven, "Observing").await;
+}
+
+/// A restarted operator keeps what was proven and writes nothing; a finding stands until somebody looked again.
+#[tokio::test]
+async fn a_restart_forgets_no_proof_and_writes_nothing() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let operator = enforced(&lab, &db).await;
+    lab.quiet(&operator, "a").await;
+    operator.stop().await;
+    let before = (lab.boundaries().get("db").await.unwrap(), lab.locks().get("a").await.unwrap());
+    let again = lab.operator_slow().await;
+    let passed = |metrics: &str| metrics.lines().any(|line| line.starts_with("fencedlock_reconciles_total{kind=\"WriteBoundary\"}") && !line.ends_with(" 0"));
+    crate::serving::until(&again, "/metrics", |_, metrics| passed(metrics)).await;
+    lab.quiet(&again, "a").await;
+    let after = (lab.boundaries().get("db").await.unwrap(), lab.locks().get("a").await.unwrap());
+    assert_eq!((before.0.resource_version(), before.1.resource_version()), (after.0.resource_version(), after.1.resource_version()));
+    again.stop().await;
+
+    // Nobody runs: the proof grows old, and the next operator says so at once.
+    let mut old = after.0;
+    let status = old.status.as_mut().unwrap();
+    status.proof.as_mut().unwrap().proven_at.0 = Timestamp::now() - Duration::from_hours(1);
+    lab.boundaries().replace_status("db", &PostParams::default(), &old).await.unwrap();
+    db.admin.batch_execute("alter table t rename to hidden").await.unwrap();
+    let _last = lab.operator_slow().await;
+    lab.until_verdict(BoundaryVerdict::Unproven, "Inconclusive").await;
+    db.admin.batch_execute("alter table hidden rename to t").await.unwrap();
+    lab.until_verdict(BoundaryVerdict::Proven, "AllProbesPassed").await;
+}
+
+/// A hundred boundaries that do not answer: the epochs of another lock and its proof come all the same.
+#[tokio::test]
+async fn a_hundred_dead_databases_delay_nobody_else() {
+    let lab = Lab::new().await;
+    let backends = Memories::default();
+    for n in 0..100 {
+        backends.of(&lab.namespace, &format!("dead-{n}")).behave(Behaviour::Slow);
+        lab.declare_boundary(&format!("dead-{n}"), memory("dead")).await;
+    }
+    let _operator = lab.operator_with(&[&lab.namespace], Arc::new(backends.clone())).await;
+    lab.declare_spec("dead", json!({"class": "EfficiencyOnly", "coordinator": {"lease": {"name": "dead"}}})).await;
+    lab.declare_boundary("db", memory("a")).await;
+    lab.declare_spec("a", critical()).await;
+    for (epoch, holder) in [(1, "x"), (2, "y"), (3, "z")] {
+        lab.lease("a").put(Some(holder), Some(i32::try_from(epoch).unwrap()), at(i64::from(u32::try_from(epoch).unwrap()))).await;
+        lab.until_active("a", epoch, holder).await;
+    }
+    lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
+    let dead = lab.boundaries().list(&kube::api::ListParams::default()).await.unwrap();
+    let proven = dead.items.iter().filter(|b| b.status.as_ref().and_then(|s| s.verdict) == Some(BoundaryVerdict::Proven));
+    assert_eq!(proven.map(ResourceExt::name_any).collect::<Vec<_>>(), ["db"]);
+    lab.boundaries().delete("db", &DeleteParams::default()).await.unwrap();
+    lab.until("a", "the boundary missing", |s| s.reason.as_deref() == Some("BoundaryMissing")).await;
+}
+
+fn memory(lock: &str) -> Value {
+    json!({"lockRef": {"name": lock}, "type": "Postgres", "mode": "Enforce", "postgres": {
+        "connection": {"secretKeyRef": {"name": "s", "key": "url"}}, "tables": [{"schema": "public", "name": "t"}]}})
+}
