@@ -5,6 +5,8 @@
 mod audit;
 mod completions;
 mod crds;
+mod guard;
+mod load;
 mod operator;
 mod status;
 mod table;
@@ -31,6 +33,8 @@ enum Command {
     Audit(audit::Args),
     /// Show the whole story of a lock on one screen
     Status(status::Args),
+    /// Install the guard of a PostgreSQL boundary by hand, or open it for good
+    Guard(guard::Args),
     /// Print the CustomResourceDefinitions
     Crds(crds::Args),
     /// Run the operator (what the chart runs)
@@ -61,6 +65,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match cli.command {
         Command::Audit(args) => audit::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Guard(args) => guard::run(&args),
         Command::Crds(args) => crds::run(&args),
         Command::Operator(args) => operator::run(&args),
         Command::Completions(args) => completions::run(&args),

@@ -85,6 +85,9 @@ pub(super) struct Installed {
     canary: bool,
 }
 
+/// The generation of a guard that was installed by hand.
+const BY_HAND: i64 = 0;
+
 /// What is wrong with an installed guard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Differences {
@@ -103,17 +106,19 @@ impl Installed {
         let Some(record) = &self.record else {
             return Differences { is_incomplete: true, ..found };
         };
-        let was_installed = !record.guard.is_empty() && record.generation == generation;
+        // What somebody installed by hand is for every generation.
+        let is_of_this = record.generation == generation || record.generation == BY_HAND;
+        let was_installed = !record.guard.is_empty() && is_of_this;
         let actual = self.hash(template);
         if actual.as_ref() != Some(&record.guard) && !record.guard.is_empty() {
             found.altered.push("a function of the guard is missing or was altered".to_owned());
         }
-        found.is_incomplete |= actual.as_deref() != Some(template.expected_hash().as_str()) || record.generation != generation;
+        found.is_incomplete |= actual.as_deref() != Some(template.expected_hash().as_str()) || !is_of_this;
         found.is_incomplete |= record.lock != template.names.lock || (template.mode == GuardMode::Enforce && !self.canary);
         for table in &self.tables {
             let name = &table.name;
             match table.trigger.as_ref().map(Trigger::wrong) {
-                Some(None) => found.is_incomplete |= !record.guarded.contains(&table.oid),
+                Some(None) => {}
                 Some(Some(wrong)) => {
                     found.is_incomplete = true;
                     found.altered.push(format!("the trigger on {name} {wrong}"));
@@ -309,6 +314,86 @@ pub(super) async fn install(
         transaction.batch_execute(&canary(template, writers)).await.map_err(sql)?;
     }
     transaction.commit().await.map_err(sql)
+}
+
+/// Everything that [`install`] does, as a script that somebody applies who may, for an operator's role that may not.
+pub(super) fn script(template: &Template, tables: &[PostgresTable], writers: &[String]) -> String {
+    use postgres_protocol::escape::{escape_identifier, escape_literal};
+    let names = &template.names;
+    let quoted = |table: &PostgresTable| format!("{}.{}", escape_identifier(&table.schema), escape_identifier(&table.name));
+    let declared: Vec<_> = tables.iter().map(quoted).collect();
+    let (operator, fence) = (escape_identifier(&template.operator), names.object("fence"));
+    let canary = Template { names: names.canary(), ..template.clone() };
+    let list = declared.iter().map(|table| format!("{}::regclass::oid", escape_literal(table))).collect::<Vec<_>>().join(", ");
+    let trigger = template.trigger("%s").replace('\'', "''");
+    let mut lines = vec![
+        "begin;".to_owned(),
+        format!("create schema if not exists {SCHEMA};"),
+        template.objects(),
+        format!("-- Whoever writes to the tables now ends first.\nlock table {} in share row exclusive mode;", declared.join(", ")),
+        template.functions(),
+        format!(
+            "-- The trigger, also on every partition and child. It is ALWAYS enabled, so that session_replication_role does not go around it.\n\
+             do $do$\ndeclare one oid; done oid[] := '{{}}';\nbegin\n  for one in with recursive t(oid) as (select unnest(array[{list}]) union \
+             select i.inhrelid from t join pg_inherits i on i.inhparent = t.oid) select oid from t order by oid loop\n    \
+             execute replace('{trigger}', '%s', one::regclass::text);\n    done := done || one;\n  end loop;\n  \
+             update {fence} set lock = {lock}, generation = {BY_HAND}, guard = {guard}, guarded = done;\nend $do$;",
+            lock = escape_literal(&names.lock),
+            guard = escape_literal(&template.expected_hash()),
+        ),
+        format!("-- What the operator's role needs to activate, to look and to prove.\ngrant usage on schema {SCHEMA} to {operator};"),
+    ];
+    if template.mode == GuardMode::Enforce {
+        lines.insert(6, self::canary(template, writers));
+    }
+    for names in [Some(names), (template.mode == GuardMode::Enforce).then_some(&canary.names)].into_iter().flatten() {
+        lines.push(format!("grant select on {}, {} to {operator};", names.object("fence"), names.object("seen")));
+        lines.push(format!("grant select on sequence {}, {}, {} to {operator};", names.object("epoch"), names.object("claim"), names.object("refused")));
+        lines.push(format!("grant execute on function {}(bigint, text) to {operator};", names.object("activate")));
+    }
+    if template.mode == GuardMode::Enforce {
+        lines.push(format!("grant execute on function {}() to {operator};", canary.names.object("reset")));
+        lines.push(format!("grant select, insert, update, delete on {} to {operator};", canary.names.object("thing")));
+    }
+    lines.push("commit;".to_owned());
+    lines.join("\n\n") + "\n"
+}
+
+/// Takes the guard away for good: from then on everybody may write. The fence stays, so that a guard that is installed again goes on
+/// above it. Returns the tables that are open now.
+pub(super) async fn remove(session: &mut Session, template: &Template) -> Result<Vec<String>, BackendError> {
+    let sql = |error: tokio_postgres::Error| failed(&error);
+    let trigger = template.names.trigger();
+    let transaction = session.client.transaction().await.map_err(sql)?;
+    transaction.batch_execute(&format!("set local lock_timeout = '{PATIENCE}'")).await.map_err(sql)?;
+    let guarded = "select t.tgrelid::regclass::text from pg_trigger t where t.tgname = $1 and not t.tgisinternal order by 1";
+    let mut open = Vec::new();
+    for row in transaction.query(guarded, &[&trigger]).await.map_err(sql)? {
+        let table: String = row.get(0);
+        let drop = format!("drop trigger {} on {table}", postgres_protocol::escape::escape_identifier(&trigger));
+        transaction.batch_execute(&drop).await.map_err(sql)?;
+        open.push(table);
+    }
+    let canary = template.names.canary();
+    for names in [&template.names, &canary] {
+        if names == &canary {
+            transaction.batch_execute(&format!("drop table if exists {}", names.object("thing"))).await.map_err(sql)?;
+        }
+        let functions = format!(
+            "drop function if exists {}(), {}(text, text), {}(bigint, text), {}()",
+            names.object("guard"),
+            names.object("judge"),
+            names.object("activate"),
+            names.object("reset")
+        );
+        transaction.batch_execute(&functions).await.map_err(sql)?;
+    }
+    if record(&transaction, template).await?.is_some() {
+        let forget = format!("update {} set guard = '', guarded = '{{}}'", template.names.object("fence"));
+        transaction.batch_execute(&forget).await.map_err(sql)?;
+    }
+    transaction.commit().await.map_err(sql)?;
+    Ok(open)
 }
 
 /// The statements that make the canary, which writers may write to.

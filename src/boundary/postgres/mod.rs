@@ -85,6 +85,16 @@ impl Postgres {
         self
     }
 
+    /// Takes the guard away for good: everybody may write from then on. Returns the tables that are open now.
+    ///
+    /// # Errors
+    /// When the database cannot be reached or refuses; then nothing was changed.
+    pub async fn remove(&self) -> Result<Vec<String>, BackendError> {
+        let mut session = self.access.target().await?.connect().await?;
+        let template = self.template(&session).await?;
+        guard::remove(&mut session, &template).await
+    }
+
     /// What a managed guard is proven for.
     const PROFILE: Profile = Profile {
         contract: Contract::AfterActivation,
@@ -118,7 +128,7 @@ impl Postgres {
         let mut session = self.access.target().await?.connect().await?;
         let template = self.template(&session).await?;
         let record = guard::record(&session.client, &template).await?;
-        if record.is_none_or(|record| record.generation == 0) {
+        if record.is_none() {
             self.install(&mut session, &template).await?;
         }
         let key = (self.names.plain("fence"), epoch);
@@ -205,6 +215,13 @@ impl Postgres {
         answers.extend(on_tables);
         Ok(answers)
     }
+}
+
+/// The script that installs the guard by hand, for an operator's role that may not. Applied again, it changes nothing.
+pub fn script(which: Which<'_>, spec: &PostgresBoundary, mode: GuardMode, operator: &str) -> String {
+    let names = Names::new(which.namespace, which.boundary, which.lock);
+    let template = Template { names, mode, operator: operator.to_owned(), defects: Vec::new() };
+    guard::script(&template, &spec.tables, &spec.writer_roles)
 }
 
 /// Who would have been refused last, in words.

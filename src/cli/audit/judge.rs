@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::load::{Document, Object, Place};
+use crate::cli::load::{Document, Object, Place};
 use crate::{
     api::{
         ClaimKind, FencedLock, LockClass, Verdict, WriteBoundary,

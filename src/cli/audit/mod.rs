@@ -3,14 +3,13 @@
 //! [`load`] reads, [`judge`] calls the pure rules, [`report`] prints.
 
 mod judge;
-mod load;
 mod report;
 
 use std::io::{self, Write};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{FOUND, Failure};
+use super::{FOUND, Failure, load};
 use crate::audit::rules::Severity;
 
 #[derive(Debug, clap::Args)]

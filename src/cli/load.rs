@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::super::Failure;
+use super::Failure;
 
 /// Where a document starts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,0 +1,129 @@
+//! `fencedlock guard`: the guard of a PostgreSQL boundary by hand. `print` is for whoever does not give the operator's role the right to
+//! install it; `remove` opens a boundary for good.
+
+use std::io::{self, Write};
+
+use super::{Failure, load};
+use crate::{
+    api::{GuardMode, PostgresBoundary, WriteBoundary},
+    audit::schema,
+    boundary::{
+        is_built_in,
+        postgres::{Access, Postgres, Which, script},
+    },
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Print the SQL that installs the guard of a WriteBoundary, to be applied by the owner of the tables
+    Print(Print),
+    /// Take the guard away for good: everybody may write from then on. The URL comes from FENCEDLOCK_DATABASE_URL
+    Remove(Remove),
+}
+
+#[derive(Debug, clap::Args)]
+struct Print {
+    /// The file with the WriteBoundary, or - for standard input
+    #[arg(default_value = "-", value_name = "PATH")]
+    path: String,
+    /// The role with which the operator connects
+    #[arg(long, value_name = "ROLE")]
+    operator_role: String,
+    /// Which WriteBoundary, when the file has several
+    #[arg(long, value_name = "NAME")]
+    boundary: Option<String>,
+    /// The namespace of objects that name none
+    #[arg(long, short, default_value = "default", value_name = "NAME")]
+    namespace: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// The WriteBoundary whose guard it is
+    boundary: String,
+    /// Its namespace
+    #[arg(long, short, default_value = "default", value_name = "NAME")]
+    namespace: String,
+    /// Do it, and do not only say what would be done
+    #[arg(long)]
+    yes: bool,
+    /// A URL of a role that owns the tables
+    #[arg(long, env = "FENCEDLOCK_DATABASE_URL", hide_env_values = true, hide = true)]
+    url: Option<String>,
+}
+
+pub(super) fn run(args: &Args) -> Result<u8, Failure> {
+    match &args.command {
+        Command::Print(print) => self::print(print),
+        Command::Remove(remove) => super::runtime()?.block_on(self::remove(remove)),
+    }
+}
+
+fn print(args: &Print) -> Result<u8, Failure> {
+    let mut found = Vec::new();
+    for document in load::all(std::slice::from_ref(&args.path), &args.namespace)? {
+        let place = format!("{}:{}", document.place.file, document.place.line);
+        let object = document.content.map_err(|error| Failure::Other(format!("{place}: {error}")))?;
+        if object.kind != "WriteBoundary" || args.boundary.as_ref().is_some_and(|name| *name != object.name) {
+            continue;
+        }
+        if let Some(error) = schema::check(&object.kind, &object.value).first() {
+            return Err(Failure::Other(format!("{place}: WriteBoundary {:?}: {error}", object.name)));
+        }
+        let boundary: WriteBoundary =
+            serde_json::from_value(object.value).map_err(|error| Failure::Other(format!("{place}: WriteBoundary {:?}: {error}", object.name)))?;
+        if is_built_in(&boundary.spec) {
+            found.push((object.namespace, object.name, boundary.spec));
+        }
+    }
+    let [(namespace, name, spec)] = found.as_slice() else {
+        let names: Vec<_> = found.iter().map(|(_, name, _)| name.as_str()).collect();
+        return Err(Failure::Other(if names.is_empty() {
+            format!("{}: there is no WriteBoundary of type Postgres in it whose guard fencedlock installs", args.path)
+        } else {
+            format!("{}: there are several ({}): name one with --boundary", args.path, names.join(", "))
+        }));
+    };
+    let Some(postgres) = &spec.postgres else { return Ok(0) };
+    let mode = spec.mode.unwrap_or(GuardMode::Observe);
+    let which = Which { namespace, boundary: name, lock: &spec.lock_ref.name, generation: 0 };
+    writeln!(
+        io::stdout(),
+        "-- The guard of WriteBoundary {namespace}/{name}, mode {mode:?}, by fencedlock {}. Apply it as the owner of the tables.\n",
+        env!("CARGO_PKG_VERSION")
+    )?;
+    write!(io::stdout(), "{}", script(which, postgres, mode, &args.operator_role))?;
+    Ok(0)
+}
+
+async fn remove(args: &Remove) -> Result<u8, Failure> {
+    let url = args.url.clone().ok_or_else(|| {
+        Failure::Other("set FENCEDLOCK_DATABASE_URL to a URL of a role that owns the tables; on the command line others could read it".into())
+    })?;
+    let name = format!("{}/{}", args.namespace, args.boundary);
+    if !args.yes {
+        writeln!(
+            io::stdout(),
+            "This would take away the guard of {name}: everybody may write to its tables from then on. First delete the WriteBoundary or set its \
+             spec.mode to Observe, else the operator installs the guard again. Say --yes to do it."
+        )?;
+        return Ok(super::FOUND);
+    }
+    let which = Which { namespace: &args.namespace, boundary: &args.boundary, lock: "", generation: 0 };
+    let nothing: PostgresBoundary = serde_json::from_value(serde_json::json!({"connection": {"secretKeyRef": {"name": "-", "key": "-"}}, "tables": []}))
+        .map_err(|error| Failure::Other(error.to_string()))?;
+    let boundary = Postgres::new(Access::Given { url, authorities: None }, which, nothing, GuardMode::Observe, std::sync::Arc::default());
+    let open = boundary.remove().await.map_err(|error| Failure::Other(error.to_string()))?;
+    if open.is_empty() {
+        writeln!(io::stdout(), "no table of this database has a guard of {name}")?;
+    } else {
+        writeln!(io::stdout(), "{name} is open: {} may be written by everybody who is granted it", open.join(", "))?;
+    }
+    Ok(0)
+}
