@@ -8,6 +8,7 @@ mod crds;
 mod guard;
 mod load;
 mod operator;
+mod run;
 mod status;
 mod table;
 
@@ -33,6 +34,8 @@ enum Command {
     Audit(audit::Args),
     /// Show the whole story of a lock on one screen
     Status(status::Args),
+    /// Run a command while holding a lock, under the claim of its epoch
+    Run(run::Args),
     /// Install the guard of a PostgreSQL boundary by hand, or open it for good
     Guard(guard::Args),
     /// Print the CustomResourceDefinitions
@@ -65,6 +68,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match cli.command {
         Command::Audit(args) => audit::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Guard(args) => guard::run(&args),
         Command::Crds(args) => crds::run(&args),
         Command::Operator(args) => operator::run(&args),

@@ -46,7 +46,7 @@ pub(super) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum LogFormat {
+pub(super) enum LogFormat {
     /// For people
     Text,
     /// One JSON object a line
@@ -54,7 +54,7 @@ enum LogFormat {
 }
 
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
-    logs(args.log_format);
+    logs(args.log_format, "info,kube=warn");
     // An empty variable is as good as none.
     let named: Vec<_> = args.namespace.iter().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
     let scope = if named.is_empty() { Scope::Cluster } else { Scope::Namespaces(named) };
@@ -87,14 +87,18 @@ async fn check(settings: Settings) -> Result<u8, Failure> {
     Ok(FOUND)
 }
 
-/// No two starts may have the same identity, so it does not come from the pod's name alone.
 fn election(namespace: String, name: String) -> Result<Election, Failure> {
+    let identity = identity(&operator::replica_name())?;
+    Ok(Election { namespace, name, identity, timing: Timing::default() })
+}
+
+/// No two starts may have the same identity, so it does not come from the pod's name alone.
+pub(super) fn identity(name: &str) -> Result<String, Failure> {
     let mut random = [0; 16];
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     provider.secure_random.fill(&mut random).map_err(|_| Failure::Other("this machine gives no random numbers".into()))?;
     let random = u128::from_be_bytes(random);
-    let identity = format!("{}_{random:032x}", operator::replica_name());
-    Ok(Election { namespace, name, identity, timing: Timing::default() })
+    Ok(format!("{name}_{random:032x}"))
 }
 
 /// Binds, also where there is no IPv6 and any address is meant.
@@ -142,8 +146,9 @@ async fn serve(settings: Settings, listener: Option<TcpListener>) -> Result<u8, 
     Ok(0)
 }
 
-fn logs(format: LogFormat) {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info,kube=warn".into());
+/// Writes log lines to standard error; `RUST_LOG` wins over the filter.
+pub(super) fn logs(format: LogFormat, filter: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| filter.into());
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     // A second subscriber in one process is refused, and then the first one serves.
     drop(match format {

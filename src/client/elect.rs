@@ -70,9 +70,26 @@ impl Elector {
     }
 }
 
-/// Competes until `stop`, then gives the Lease back. `leads` shows at each time whether this process leads: it turns false within the
-/// renew deadline when the Lease cannot be renewed, before anybody else may take over.
-pub async fn run(mut elector: Elector, leads: watch::Sender<bool>, stop: CancellationToken) {
+/// Competes until `stop`, then gives the Lease back. `leads` shows at each time whether this process leads.
+pub async fn run(elector: Elector, leads: watch::Sender<bool>, stop: CancellationToken) {
+    let name = elector.name.clone();
+    let note = |held: Option<&Lease>| {
+        leads.send_if_modified(|was| {
+            let now = held.is_some();
+            let turned = std::mem::replace(was, now) != now;
+            if turned {
+                tracing::info!(lease = name, leads = now, "leadership");
+            }
+            turned
+        });
+    };
+    compete(elector, note, stop).await;
+}
+
+/// Competes until `stop`, then gives the Lease back. `held` is called after each attempt with the Lease as it was written last while
+/// this process leads, and with nothing as soon as it does not: within the renew deadline when the Lease cannot be renewed, before
+/// anybody else may take over.
+pub async fn compete(mut elector: Elector, mut held: impl FnMut(Option<&Lease>), stop: CancellationToken) {
     let deadline = elector.timing.deadline();
     // Nothing is awaited for longer than this process leads, so that a hanging API server cannot keep a lost leader going.
     let at_most = |elector: &Elector, wait: Duration| elector.election.leads_for(Instant::now()).map_or(wait, |left| left.min(wait));
@@ -83,21 +100,13 @@ pub async fn run(mut elector: Elector, leads: watch::Sender<bool>, stop: Cancell
             Ok(Err(error)) => tracing::warn!(lease = elector.name, %error, "the Lease could not be read or renewed"),
             Err(_) => tracing::warn!(lease = elector.name, "the API server does not answer in time about the Lease"),
         }
-        let now = elector.election.leads(Instant::now());
-        leads.send_if_modified(|was| {
-            let turned = *was != now;
-            if turned {
-                tracing::info!(lease = elector.name, leads = now, "leadership");
-            }
-            *was = now;
-            turned
-        });
+        held(elector.last.as_ref().filter(|_| elector.election.leads(Instant::now())));
         tokio::select! {
             () = tokio::time::sleep(at_most(&elector, elector.timing.retry())) => {}
             () = stop.cancelled() => break,
         }
     }
-    leads.send_replace(false);
+    held(None);
     if tokio::time::timeout(deadline / 2, elector.release()).await.is_err() {
         tracing::info!(lease = elector.name, "the Lease was not given back in time and has to expire");
     }

@@ -7,6 +7,7 @@
 mod holder;
 mod number;
 
+pub mod claim;
 pub mod grant;
 pub mod mint;
 pub mod term;

@@ -22,3 +22,4 @@ mod rights;
 mod serving;
 mod support;
 mod verdicts;
+mod worker;

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 impl Lab {
     /// A Secret with the operator's URL, which the team lets the operator read.
-    async fn share_secret(&self, db: &Db) {
+    pub async fn share_secret(&self, db: &Db) {
         let secret = json!({"metadata": {"name": "db"}, "stringData": {"url": db.url(&db.operator)}});
         Api::<Secret>::namespaced(self.admin.clone(), &self.namespace)
             .create(&PostParams::default(), &serde_json::from_value(secret).unwrap())
@@ -49,7 +49,7 @@ impl Lab {
             .unwrap();
     }
 
-    fn claim(&self, epoch: u64, holder: &str) -> String {
+    pub fn claim(&self, epoch: u64, holder: &str) -> String {
         format!("{}/a={epoch}@{holder}", self.namespace)
     }
 
@@ -61,7 +61,7 @@ impl Lab {
     }
 
     /// Waits for an Event about an object, and returns its note.
-    async fn until_event(&self, reason: &str, object: &str) -> String {
+    pub async fn until_event(&self, reason: &str, object: &str) -> String {
         let api = Api::<Event>::namespaced(self.admin.clone(), &self.namespace);
         let deadline = tokio::time::Instant::now() + crate::support::lab::LIMIT;
         loop {
@@ -79,13 +79,13 @@ impl Lab {
     }
 }
 
-fn boundary(db: &Db, mode: &str) -> Value {
+pub fn boundary(db: &Db, mode: &str) -> Value {
     let mut postgres = db.spec();
     postgres["connection"]["secretKeyRef"]["name"] = "db".into();
     json!({"lockRef": {"name": "a"}, "type": "Postgres", "mode": mode, "proof": {"interval": "10s", "maxAge": "30s"}, "postgres": postgres})
 }
 
-fn critical() -> Value {
+pub fn critical() -> Value {
     json!({"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": "a"}}, "writeBoundaries": ["db"]})
 }
 
@@ -103,7 +103,7 @@ async fn enforced(lab: &Lab, db: &Db) -> Running {
 
 impl Lab {
     /// An operator that has patience with databases.
-    async fn operator_slow(&self) -> Running {
+    pub async fn operator_slow(&self) -> Running {
         let scope = fencedlock::operator::Scope::Namespaces(vec![self.namespace.clone()]);
         let settings = fencedlock::operator::Settings { scope, ..fencedlock::operator::Settings::default() };
         self.operator_set(self.operator_client().await, settings, self.built_in().await)

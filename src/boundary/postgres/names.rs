@@ -4,7 +4,7 @@
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use sha2::{Digest, Sha256};
 
-use crate::api::GuardMode;
+use crate::{api::GuardMode, epoch::claim};
 
 /// The schema of everything that fencedlock installs.
 pub(super) const SCHEMA: &str = "fencedlock";
@@ -58,7 +58,7 @@ impl Names {
 
     /// What a claim for this lock begins with.
     pub(super) fn prefix(&self) -> String {
-        format!("{}=", self.lock)
+        claim::prefix(&self.lock)
     }
 
     /// A number for advisory locks about this boundary.

@@ -1,0 +1,189 @@
+//! `fencedlock run`: real processes that hold a lock, with the rights of examples/clients/rbac.yaml; and the race that all of this is
+//! about, with a real database.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use crate::{
+    pg::{Db, said, text, until},
+    postgres::critical,
+    support::{Lab, lab::has},
+};
+use fencedlock::api::{Verdict, conditions::lock as on};
+use kube::config::{AuthInfo, Kubeconfig};
+use serde_json::json;
+
+/// The kubeconfig of a worker with exactly the rights that the documentation gives it.
+pub fn worker(lab: &Lab) -> PathBuf {
+    let path = lab.plane.kubeconfig.with_file_name(format!("{}-worker.kubeconfig", lab.namespace));
+    if !path.exists() {
+        let rbac = include_str!("../../examples/clients/rbac.yaml").replace("report-writer", "a");
+        lab.plane.kubectl(&["apply", "--namespace", &lab.namespace, "-f", "-"], &rbac);
+        let token = lab.plane.kubectl(&["create", "token", "a", "--namespace", &lab.namespace], "");
+        let mut config = Kubeconfig::read_from(&lab.plane.kubeconfig).unwrap();
+        for user in &mut config.auth_infos {
+            let auth: AuthInfo = serde_json::from_value(json!({"token": token.trim()})).unwrap();
+            user.auth_info = Some(auth);
+        }
+        std::fs::write(&path, serde_json::to_string(&config).unwrap()).unwrap();
+    }
+    path
+}
+
+/// A running `fencedlock run`.
+pub struct Run {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Run {
+    /// Runs a shell script while holding lock `a`.
+    pub fn start(lab: &Lab, identity: &str, options: &[&str], script: &str, env: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_fencedlock"))
+            .args(["run", "--lock", "a", "--namespace", &lab.namespace, "--identity", identity])
+            .args(["--lease-duration", "3s", "--renew-deadline", "2s", "--retry-period", "500ms"])
+            .args(options)
+            .args(["--", "sh", "-c", script])
+            .env("KUBECONFIG", worker(lab))
+            .envs(env.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    /// The next line that the command prints.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.lines.read_line(&mut line).unwrap() > 0, "it ended before it printed");
+        line.trim_end().to_owned()
+    }
+
+    /// Signals the process itself.
+    pub fn signal(&self, signal: &str) {
+        kill(signal, &self.child.id().to_string());
+    }
+
+    /// Its exit code.
+    pub fn code(&mut self) -> i32 {
+        self.child.wait().unwrap().code().unwrap()
+    }
+}
+
+pub fn kill(signal: &str, pid: &str) {
+    assert!(Command::new("kill").args([&format!("-{signal}"), "--", pid]).status().unwrap().success());
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The command has its epoch and its claim, its own exit code comes through, and the lock is free at once afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_runs_under_its_epoch_and_gives_the_lock_back() {
+    let lab = Lab::new().await;
+    let _operator = lab.operator().await;
+    lab.declare("a", "CorrectnessCritical").await;
+    let show = "echo \"$FENCEDLOCK_EPOCH|$FENCEDLOCK_HOLDER|$FENCEDLOCK_CLAIM|$PGOPTIONS\"; exit 7";
+    let mut first = Run::start(&lab, "w 1", &[], show, &[("PGOPTIONS", "-c x.y=z")]);
+    assert_eq!(first.line(), format!("1|w 1|{ns}/a=1@w 1|-c x.y=z -c fencedlock.claim={ns}/a=1@w\\ 1", ns = lab.namespace));
+    assert_eq!(first.code(), 7);
+    lab.until("a", "the release", |s| has(s, on::EPOCH_ACTIVE, "False", "Released")).await;
+    let mut second = Run::start(&lab, "w2", &[], "echo $FENCEDLOCK_EPOCH; kill -9 $$", &[]);
+    assert_eq!((second.line().as_str(), second.code()), ("2", 128 + 9));
+}
+
+/// Its exit codes tell apart what happened.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_end_has_its_exit_code() {
+    let lab = Lab::new().await;
+    let operator = lab.operator().await;
+    lab.declare("a", "CorrectnessCritical").await;
+    let run = |lock: &str, options: &[&str], command: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_fencedlock"))
+            .args(["run", "--lock", lock, "--namespace", &lab.namespace])
+            .args(options)
+            .args(["--", command])
+            .env("KUBECONFIG", worker(&lab))
+            .output()
+            .unwrap();
+        (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, text) = run("a", &[], "no-such-command-anywhere");
+    assert!(code == 127 && text.contains("no-such-command-anywhere"), "{code} {text}");
+    assert_eq!(run("a", &[], "/etc/passwd").0, 126);
+    let (code, text) = run("nothing", &[], "true");
+    assert!(code == 125 && text.contains("\"nothing\""), "{code} {text}");
+    let (code, text) = run("a", &["--lease-duration", "5s", "--renew-deadline", "9s"], "true");
+    assert!(code == 125 && text.contains("renew deadline"), "{code} {text}");
+    assert_eq!(run("a", &["--nonsense"], "true").0, 2);
+    // TERM reaches the command, and what it makes of it is the answer.
+    let mut obeys = Run::start(&lab, "w1", &[], "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done", &[]);
+    obeys.line();
+    obeys.signal("TERM");
+    assert_eq!(obeys.code(), 9);
+    // Without an operator nobody gets an epoch, and it is said.
+    operator.stop().await;
+    let (code, text) = run("a", &["--wait", "1s"], "true");
+    assert!(code == 124 && text.contains("not granted within 1s"), "{code} {text}");
+}
+
+/// The Lease is taken away by somebody who follows no rules: the command is told to end, and killed when it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_stopped_when_the_lock_is_lost() {
+    let lab = Lab::new().await;
+    let _operator = lab.operator().await;
+    lab.declare("a", "CorrectnessCritical").await;
+    let mut worker = Run::start(&lab, "w1", &["--grace", "200ms"], "trap 'echo told' TERM; echo ready; while :; do sleep 0.05; done", &[]);
+    worker.line();
+    lab.lease("a").put(Some("thief"), Some(9), crate::support::lease::at(9)).await;
+    assert_eq!(worker.line(), "told");
+    assert_eq!(worker.code(), 123);
+    lab.until_active("a", 2, "thief").await;
+}
+
+/// A worker that is stopped before its write, past its Lease, while another takes over: woken, it is refused by the database, the
+/// other's value stands. All processes are real, and all of the first one's are stopped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_slept_through_its_lease_is_refused_by_the_database() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    lab.share_secret(&db).await;
+    let _operator = lab.operator_slow().await;
+    lab.declare_boundary("db", crate::postgres::boundary(&db, "Enforce")).await;
+    lab.declare_spec("a", critical()).await;
+    lab.until("a", "a proof", |s| s.verdict == Some(Verdict::Enforced)).await;
+    let url = db.url(&db.writer);
+    // It writes once, says so, waits, and writes again: with psql, which knows nothing of fencing.
+    let script = "psql -XAtq \"$URL\" -c \"update t set v = 'a1'\" && echo $$ && while ! [ -e \"$GO\" ]; do sleep 0.05; done; \
+                  psql -XAtq -v VERBOSITY=verbose \"$URL\" -c \"update t set v = 'a2'\" 2>&1 | grep -o FL002";
+    let go = std::env::temp_dir().join(format!("go-{}-{}", lab.namespace, std::process::id()));
+    let env = [("URL", url.as_str()), ("GO", go.to_str().unwrap())];
+    let mut a = Run::start(&lab, "worker-a", &["--grace", "20s"], script, &env);
+    let group = a.line();
+    assert_eq!(text(&db.admin, "select string_agg(distinct v, ',') from t").await, "a1");
+    a.signal("STOP");
+    kill("STOP", &format!("-{group}"));
+    let mut b = Run::start(&lab, "worker-b", &[], "psql -XAtq \"$URL\" -c \"update t set v = 'b'\" && echo $FENCEDLOCK_EPOCH && sleep 60", &env);
+    assert_eq!(b.line(), "2");
+    // Its command wakes first, and is quicker than whoever would stop it.
+    std::fs::write(&go, "").unwrap();
+    kill("CONT", &format!("-{group}"));
+    assert_eq!(a.line(), "FL002");
+    std::fs::remove_file(&go).unwrap();
+    a.signal("CONT");
+    assert!([0, 123].contains(&a.code()), "it ended by itself, or was stopped");
+    assert_eq!(text(&db.admin, "select string_agg(distinct v, ',') from t").await, "b");
+    let told = lab.until_event("WritesRefused", "db").await;
+    assert!(told.starts_with("1 write was refused"), "{told}");
+    assert_eq!(said(&db.claiming(&lab.claim(1, "worker-a")).await, "update t set v = v").await, "FL002");
+    until(&db.admin, "select string_agg(distinct v, ',') from t", "b").await;
+}
