@@ -11,11 +11,12 @@ help: ## list the commands
 
 .PHONY: demo
 demo: tools ## show the operator at work on a real control plane; KEEP=1 leaves it up
+	@hack/postgres/install.sh
 	@$(CARGO) build --locked
 	@hack/demo.sh
 
 .PHONY: test
-test: lint test-fast tools test-cluster e2e ## everything that CI runs
+test: lint test-fast tools test-postgres test-cluster e2e ## everything that CI runs
 
 .PHONY: test-fast
 test-fast: ## the tests that need no control plane
@@ -24,8 +25,14 @@ test-fast: ## the tests that need no control plane
 	$(CARGO) test --locked --test cli --test model
 	hack/alerts-test.sh
 
+.PHONY: test-postgres
+test-postgres: ## the tests on a real PostgreSQL server
+	@hack/postgres/install.sh --all
+	$(CARGO) test --locked --test postgres
+
 .PHONY: test-cluster
 test-cluster: tools ## the tests on a real control plane
+	@hack/postgres/install.sh
 	@hack/build-clients.sh
 	$(CARGO) test --locked --test cluster -- --test-threads=$(CLUSTER_TEST_THREADS)
 	hack/demo-test.sh

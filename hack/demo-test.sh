@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tmp=$(mktemp -d)
+chmod 755 "$tmp"
 trap 'rm -rf "$tmp"' EXIT
 fail() { echo "demo-test: $1" >&2; cat "$tmp"/out* >&2; exit 1; }
 
@@ -20,11 +21,14 @@ left() {
 
 TMPDIR=$tmp hack/demo.sh > "$tmp/out1" 2>&1 || fail "the demo failed"
 for row in 'cache-rebuild +EfficiencyOnly +NotRequired' 'card-charges +CorrectnessCritical +RiskAccepted' \
-  'report-writer +CorrectnessCritical +Unenforced +1 +0/0 +worker-a' 'report-writer +CorrectnessCritical +Unenforced +2 +0/0 +worker-b' \
-  'coupon-redlock +Unenforced +TokenNotOrdered' 'dunning-mail +Unenforced +CannotEnforce' 'ledger-import +Unproven +BackendNotImplemented' \
-  'report-writer +Unenforced +NoBoundaryRegistered' '"event":"superseded"'; do
+  'ledger-import +CorrectnessCritical +Unproven +0/1' 'ledger-db +ledger-import +Postgres +Enforce +Proven' \
+  'ledger-import +CorrectnessCritical +Enforced +1 +1/1 +[0-9]+s +worker-a' 'statement 7 \| worker-b' \
+  'worker-a: ERROR: +fencedlock: demo/ledger-import=1@worker-a does not own the lock' 'WritesRefused +ledger-db +1 write was refused' \
+  'coupon-redlock +Unenforced +TokenNotOrdered' 'dunning-mail +Unenforced +CannotEnforce' 'ledger-import +Enforced +AllBoundariesProven' \
+  'report-writer +Unenforced +NoBoundaryRegistered'; do
   grep -Eq "$row" "$tmp/out1" || fail "the demo did not show: $row"
 done
+! grep -q 'statement 7 | worker-a' "$tmp/out1" || fail "the obsolete owner's write took effect"
 [ -z "$(left)" ] || fail "the demo left behind: $(left)"
 
 # Runs the demo until it prints a line, then does something, then interrupts it as Ctrl-C does: the signal goes to the whole
@@ -51,9 +55,9 @@ interrupted() {
 
 # The line that KEEP=1 ends with names a kubeconfig that works.
 kept() {
-  env "${1#*export }" .cache/tools/bin/kubectl get fencedlocks | grep -q report-writer
+  env "${1#*export }" .cache/tools/bin/kubectl get fencedlocks | grep -q ledger-import
 }
 
-interrupted 2 'takes the Lease' true
+interrupted 2 'takes the lock' true
 KEEP=1 interrupted 3 'export KUBECONFIG=' kept
 echo "demo-test: 3 passed, 0 failed"

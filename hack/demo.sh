@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The demo: a real control plane, the operator under the chart's ServiceAccount, the examples, and two client-go workers that
-# take and lose a Lease. Prints `kubectl get fencedlocks` at each step. Ends by itself; KEEP=1 leaves it up until Ctrl-C.
+# The demo: a real control plane and a real PostgreSQL server, the operator under the chart's ServiceAccount, the examples, and two
+# workers that take and lose a lock. Prints `kubectl get fencedlocks` at each step. Ends by itself; KEEP=1 leaves it up until Ctrl-C.
 # Started by `make demo`, which has built everything.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,8 +9,11 @@ tools=$(hack/build-tools.sh) && eval "$tools"
 export KUBEBUILDER_ASSETS
 binary=${CARGO_TARGET_DIR:-target}/debug/fencedlock
 work=$(mktemp -d "${TMPDIR:-/tmp}/fencedlock-demo.XXXXXX")
+# The database server runs as a user of its own, who has to reach its files.
+data=$(mktemp -d "${TMPDIR:-/tmp}/fencedlock-demo.XXXXXX")
+chmod 755 "$data"
 pids=()
-launcher=
+launcher='' database=''
 
 # shellcheck disable=SC2329  # called by the trap
 finish() {
@@ -20,7 +23,9 @@ finish() {
   # The launcher ends with its standard input, and the control plane with the launcher.
   exec 3>&- || true
   [ -z "$launcher" ] || wait "$launcher" 2>/dev/null || true
-  rm -rf "$work"
+  exec 4>&- || true
+  [ -z "$database" ] || wait "$database" 2>/dev/null || true
+  rm -rf "$work" "$data"
   exit "$status"
 }
 trap finish EXIT
@@ -36,7 +41,7 @@ locks() { printf '\n$ kubectl get fencedlocks\n'; kubectl get fencedlocks; }
 start() {
   local log=$1
   shift
-  setpriv --pdeathsig KILL -- "$@" > "$log" 2>&1 3>&- &
+  setpriv --pdeathsig KILL -- "$@" > "$log" 2>&1 3>&- 4>&- < /dev/null &
   pids+=("$!")
 }
 
@@ -49,9 +54,28 @@ await() {
   }
 }
 
+sql() { PGOPTIONS='--client-min-messages=warning' psql --no-psqlrc --quiet --tuples-only --no-align "postgresql://postgres:postgres@127.0.0.1:$port/ledger" "$@"; }
+bookings() { printf '\n$ psql -c "select statement, booked_by from bookings"\n'; sql --no-align --field-separator=' | ' -P tuples_only=off -P footer=off -c 'select statement, booked_by from bookings'; }
+
+# A worker: it holds the lock while its command runs. The command says that it works, waits for its file, and books with psql, which
+# knows nothing of fencing.
 worker() {
-  start "$work/$1.log" "$FENCEDLOCK_TOOLS/elector" --kubeconfig "$work/admin" --namespace demo --lease report-writer --lock report-writer \
-    --id "$1" --lease-duration 3s --renew-deadline 2s --retry-period 500ms --release-on-cancel
+  # shellcheck disable=SC2016  # expanded by the worker's shell
+  start "$work/$1.log" env WORKER="$1" GO="$work/$1.go" BOOK="postgresql://ledger_app:ledger_app@127.0.0.1:$port/ledger" \
+    "$binary" run --lock ledger-import --identity "$1" --lease-duration 3s --renew-deadline 2s --retry-period 500ms -- sh -c '
+      echo "working under epoch $FENCEDLOCK_EPOCH ($$)"
+      while ! [ -e "$GO" ]; do sleep 0.1; done
+      psql --no-psqlrc --quiet "$BOOK" -c "insert into bookings values (\$\$statement 7\$\$, \$\$$WORKER\$\$)
+        on conflict (statement) do update set booked_by = excluded.booked_by"'
+}
+
+# Waits for a line in a worker's log.
+until_logged() {
+  local began=$SECONDS
+  until grep -q "$2" "$work/$1.log" 2> /dev/null; do
+    [ $((SECONDS - began)) -lt 40 ] || { echo "demo: $1 did not say $2:" >&2; cat "$work/$1.log" >&2; exit 1; }
+    sleep 0.1
+  done
 }
 
 step "A control plane: etcd and kube-apiserver, no cluster and no Docker needed"
@@ -90,40 +114,81 @@ note "Nobody holds a lock yet, and the operator already says what would happen i
 note "report-writer is correctness-critical and nothing that receives its writes can refuse an obsolete owner."
 note "card-charges cannot be fenced either, and a team answers for that until a date."
 
-step "worker-a, an unmodified client-go elector, takes the Lease report-writer"
+step "A PostgreSQL server, and the URL of the operator's role in a Secret that the team lets the operator read"
+mkfifo "$work/pg-input" "$work/pg-ready"
+hack/postgres/server.sh "$data" < "$work/pg-input" > "$work/pg-ready" 2> "$work/pg.log" 3>&- &
+database=$!
+exec 4> "$work/pg-input"
+read -r _ port < "$work/pg-ready" || { echo "demo: PostgreSQL did not start:" >&2; cat "$work/pg.log" >&2; exit 1; }
+PGPASSWORD=postgres psql --no-psqlrc --quiet -h 127.0.0.1 -p "$port" -U postgres -c 'create database ledger'
+sql << 'SQL'
+create role ledger_owner; create role ledger_app login password 'ledger_app'; create role fencedlock login password 'fencedlock';
+create table bookings (statement text primary key, booked_by text);
+alter table bookings owner to ledger_owner; grant select, insert, update, delete on bookings to ledger_app;
+grant create on database ledger to fencedlock;
+grant ledger_owner, ledger_app, pg_read_all_stats, pg_signal_backend to fencedlock;
+SQL
+kubectl create secret generic ledger-db --from-literal=url="postgresql://fencedlock:fencedlock@127.0.0.1:$port/ledger" > /dev/null
+kubectl create role fencedlock-secrets --verb=get --resource=secrets --resource-name=ledger-db > /dev/null
+kubectl create rolebinding fencedlock-secrets --role=fencedlock-secrets --serviceaccount=fencedlock:fencedlock > /dev/null
+kubectl patch writeboundary ledger-db --type=merge --patch '{"spec":{"proof":{"interval":"10s"}}}' > /dev/null
+kubectl wait writeboundary/ledger-db --for='jsonpath={.status.conditions[?(@.type=="GuardInstalled")].status}=True' --timeout=60s > /dev/null
+locks
+note ""
+note "ledger-import: its table has a guard now, which only observes. It counts who would be refused, and refuses nobody."
+
+step "From Observe to Enforce: one edit. The operator proves the guard before it says Enforced"
+kubectl patch writeboundary ledger-db --type=merge --patch '{"spec":{"mode":"Enforce"}}' > /dev/null
+await ledger-import '{.status.verdict}' Enforced
+printf '\n$ kubectl get writeboundary ledger-db -o wide\n'
+kubectl get writeboundary ledger-db -o wide
+note ""
+note "It tried stale writes, no claims, wrong holders and races against a canary behind the same guard, and found no role that"
+note "can go around it: $(kubectl get writeboundary ledger-db -o jsonpath='{.status.proof.probes[?(@.outcome=="Passed")].name}')"
+
+step "worker-a takes the lock: fencedlock run --lock ledger-import -- ..."
 worker worker-a
 first=${pids[-1]}
-await report-writer '{.status.grant.state}' Active
+until_logged worker-a 'working under epoch 1'
+note "worker-a: $(grep working "$work/worker-a.log" | cut -d' ' -f1-4)"
 locks
-note ""
-note "The term has an epoch, which worker-a carries with its writes. No receiver checks it: the verdict stays Unenforced."
 
-step "worker-a stalls (SIGSTOP). worker-b waits for the Lease to run out and takes over"
-kill -STOP "$first"
+step "worker-a stalls before its write (SIGSTOP, all of it). worker-b waits for the Lease to run out, takes over, and books"
+group=$(sed -nE 's/^working under epoch 1 \(([0-9]+)\)$/\1/p' "$work/worker-a.log")
+kill -STOP "$first" "-$group"
+touch "$work/worker-b.go"
 worker worker-b
 second=${pids[-1]}
-await report-writer '{.status.grant.holder}' worker-b
-await report-writer '{.status.grant.state}' Active
-locks
+until_logged worker-b 'working under epoch 2'
+wait "$second" || { cat "$work/worker-b.log" >&2; exit 1; }
+note "worker-b: $(grep working "$work/worker-b.log" | cut -d' ' -f1-4), and ended well"
+bookings
 
-step "worker-a wakes up (SIGCONT). It still believed that it may write"
+step "worker-a wakes up (SIGCONT). It still believes that it may write"
+touch "$work/worker-a.go"
+kill -CONT "-$group"
+until_logged worker-a ERROR
 kill -CONT "$first"
 wait "$first" || true
-grep -h superseded "$work/worker-a.log" | sed 's/^/  worker-a: /'
-note "It watched the lock and stopped. A worker that does not is why the receiver has to refuse it."
-
-step "worker-b is asked to stop and releases the Lease"
-kill -TERM "$second"
-await report-writer '{.status.conditions[?(@.type=="EpochActive")].reason}' Released
-locks
+grep -hE 'ERROR|HINT' "$work/worker-a.log" | sed 's/^/  worker-a: /'
+bookings
 note ""
-note "Nobody has a grant; the epoch stays as the floor for the next term."
+note "PostgreSQL refused it. Nothing in worker-a knew better, and nothing had to."
+
+step "The refusal is seen: an Event, at the latest one proof interval later, and a metric"
+began=$SECONDS
+until kubectl get events --field-selector reason=WritesRefused --no-headers 2> /dev/null | grep -q refused; do
+  [ $((SECONDS - began)) -lt 60 ] || { echo "demo: no Event tells of the refused write" >&2; exit 1; }
+  sleep 0.2
+done
+printf '\n$ kubectl get events --field-selector reason=WritesRefused\n'
+kubectl get events --field-selector reason=WritesRefused -o custom-columns=TYPE:.type,REASON:.reason,OBJECT:.involvedObject.name,MESSAGE:.message
 
 step "Which critical lock has no registered enforcing boundary, and why"
 printf '\n$ kubectl get fencedlocks -o custom-columns=NAME:.metadata.name,VERDICT:.status.verdict,REASON:.status.reason\n'
 kubectl get fencedlocks -o custom-columns=NAME:.metadata.name,VERDICT:.status.verdict,REASON:.status.reason
-printf '\n$ fencedlock status report-writer\n'
-"$binary" status report-writer
+printf '\n$ fencedlock status ledger-import\n'
+"$binary" status ledger-import
 
 if [ -n "${KEEP:-}" ]; then
   step "Left up until you press Ctrl-C. In another terminal:"

@@ -39,7 +39,13 @@ start() { # start DATA PORT: waits until it serves
 stop() { as "$bin/pg_ctl" --pgdata="$1" --mode="$2" --timeout=60 --silent stop > /dev/null 2>&1; }
 
 data=$dir/data standby='' own=''
-trap 'for d in "$data" "$standby"; do [ -z "$d" ] || stop "$d" immediate || true; done; rm -rf "$dir"' EXIT
+# shellcheck disable=SC2329  # called by the trap
+finish() {
+  local one
+  for one in "$data" "$standby"; do [ -z "$one" ] || stop "$one" immediate || true; done
+  rm -rf "$dir"
+}
+trap finish EXIT
 echo postgres > "$dir/password"
 [ "$(id -u)" != 0 ] || chown postgres "$dir/password"
 as "$bin/initdb" --pgdata="$data" --username=postgres --auth=scram-sha-256 --pwfile="$dir/password" --encoding=UTF8 --locale=C.UTF-8 > "$dir/initdb.log" 2>&1 ||
