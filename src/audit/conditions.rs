@@ -387,7 +387,8 @@ fn guard_conditions(facts: &BoundaryFacts<'_>, before: &[Condition]) -> Vec<Find
     let seen = match facts.evidence {
         Evidence::Seen(seen) if seen.examined => seen,
         unseen => {
-            let stands = |kind: &&str| find(before, kind).is_some_and(|c| c.observed_generation == facts.generation && c.status != "Unknown");
+            let stands =
+                |kind: &&str| find(before, kind).is_some_and(|c| c.observed_generation == facts.generation && c.status != "Unknown");
             let mut findings: Vec<_> = kinds.into_iter().filter(|kind| !stands(kind)).map(untold).collect();
             if let Evidence::Seen(seen) = unseen
                 && let Some(why) = &seen.inconclusive
@@ -417,7 +418,11 @@ fn guard_conditions(facts: &BoundaryFacts<'_>, before: &[Condition]) -> Vec<Find
     vec![
         said(kinds[0], altered.or(shared), (reason::INSTALLED, &installed)),
         activated(facts, seen),
-        said(kinds[2], bypass, (reason::NO_WAY_AROUND, "no role and no object was found that can go around the guard and nobody answers for")),
+        said(
+            kinds[2],
+            bypass,
+            (reason::NO_WAY_AROUND, "no role and no object was found that can go around the guard and nobody answers for"),
+        ),
         said(kinds[3], volatile, (reason::DURABLE, "an activation is on disk before it is believed")),
     ]
 }

@@ -76,8 +76,8 @@ fn print(args: &Print) -> Result<u8, Failure> {
         if let Some(error) = schema::check(&object.kind, &object.value).first() {
             return Err(Failure::Other(format!("{place}: WriteBoundary {:?}: {error}", object.name)));
         }
-        let boundary: WriteBoundary =
-            serde_json::from_value(object.value).map_err(|error| Failure::Other(format!("{place}: WriteBoundary {:?}: {error}", object.name)))?;
+        let boundary: WriteBoundary = serde_json::from_value(object.value)
+            .map_err(|error| Failure::Other(format!("{place}: WriteBoundary {:?}: {error}", object.name)))?;
         if is_built_in(&boundary.spec) {
             found.push((object.namespace, object.name, boundary.spec));
         }
@@ -104,7 +104,9 @@ fn print(args: &Print) -> Result<u8, Failure> {
 
 async fn remove(args: &Remove) -> Result<u8, Failure> {
     let url = args.url.clone().ok_or_else(|| {
-        Failure::Other("set FENCEDLOCK_DATABASE_URL to a URL of a role that owns the tables; on the command line others could read it".into())
+        Failure::Other(
+            "set FENCEDLOCK_DATABASE_URL to a URL of a role that owns the tables; on the command line others could read it".into(),
+        )
     })?;
     let name = format!("{}/{}", args.namespace, args.boundary);
     if !args.yes {
@@ -116,8 +118,9 @@ async fn remove(args: &Remove) -> Result<u8, Failure> {
         return Ok(super::FOUND);
     }
     let which = Which { namespace: &args.namespace, boundary: &args.boundary, lock: "", generation: 0 };
-    let nothing: PostgresBoundary = serde_json::from_value(serde_json::json!({"connection": {"secretKeyRef": {"name": "-", "key": "-"}}, "tables": []}))
-        .map_err(|error| Failure::Other(error.to_string()))?;
+    let nothing: PostgresBoundary =
+        serde_json::from_value(serde_json::json!({"connection": {"secretKeyRef": {"name": "-", "key": "-"}}, "tables": []}))
+            .map_err(|error| Failure::Other(error.to_string()))?;
     let boundary = Postgres::new(Access::Given { url, authorities: None }, which, nothing, GuardMode::Observe, std::sync::Arc::default());
     let open = boundary.remove().await.map_err(|error| Failure::Other(error.to_string()))?;
     if open.is_empty() {

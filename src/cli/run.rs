@@ -39,11 +39,13 @@ const NOT_STARTED: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "The command gets FENCEDLOCK_EPOCH, FENCEDLOCK_HOLDER, FENCEDLOCK_CLAIM, and PGOPTIONS, with which psql and every other \
+#[command(
+    after_help = "The command gets FENCEDLOCK_EPOCH, FENCEDLOCK_HOLDER, FENCEDLOCK_CLAIM, and PGOPTIONS, with which psql and every other \
                         program that uses libpq carries the claim.\n\n\
                         Exit codes: the command's own (128 + N when signal N ended it); 123 the lock was lost and the command was stopped; \
                         124 the lock was not granted within --wait; 125 fencedlock could not do its work; 126 the command could not be \
-                        started; 127 there is no such command.")]
+                        started; 127 there is no such command."
+)]
 pub(super) struct Args {
     /// The FencedLock
     #[arg(long, value_name = "NAME")]
@@ -291,7 +293,9 @@ async fn connect(args: &Args) -> Result<(Client, String), Failure> {
 async fn lease_of(client: &Client, namespace: &str, name: &str) -> Result<String, Failure> {
     let found = Api::<FencedLock>::namespaced(client.clone(), namespace).get_opt(name).await;
     let lock = found.map_err(|error| Failure::Other(format!("FencedLock {name:?} in namespace {namespace:?} cannot be read: {error}")))?;
-    let lock = lock.ok_or_else(|| Failure::Other(format!("there is no FencedLock {name:?} in namespace {namespace:?}: declare it first")))?;
+    let lock =
+        lock.ok_or_else(|| Failure::Other(format!("there is no FencedLock {name:?} in namespace {namespace:?}: declare it first")))?;
     let lease = lock.spec.coordinator.lease.map(|lease| lease.name);
-    lease.ok_or_else(|| Failure::Other(format!("FencedLock {name:?} is coordinated outside Kubernetes and has no Lease that could be held")))
+    lease
+        .ok_or_else(|| Failure::Other(format!("FencedLock {name:?} is coordinated outside Kubernetes and has no Lease that could be held")))
 }

@@ -41,9 +41,11 @@ mod tests {
     use serde_json::json;
 
     fn status(epoch: u64, state: &str, holder: &str, transitions: i32) -> FencedLockStatus {
-        serde_json::from_value(json!({"epoch": epoch, "grant": {"epoch": epoch, "holder": holder, "state": state, "since": "2027-01-15T08:00:00Z",
+        serde_json::from_value(
+            json!({"epoch": epoch, "grant": {"epoch": epoch, "holder": holder, "state": state, "since": "2027-01-15T08:00:00Z",
             "term": {"leaseUid": "u", "leaseTransitions": transitions, "acquireTime": "2027-01-15T08:00:00.000000Z", "podUid": "",
-                     "resourceVersion": "1"}}}))
+                     "resourceVersion": "1"}}}),
+        )
         .unwrap()
     }
 

@@ -82,7 +82,7 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
         // What was activated does not stand any more: the lock's next pass activates it again.
         unit.activations.forget(key);
     }
-    let status = next_status(unit, boundary, lock, &Judged { judged: &judged, evidence: &evidence, side: &side }, now);
+    let status = next_status(unit, boundary, lock, &Judged { verdict: &judged, evidence: &evidence, side: &side }, now);
     let announcements = announce::boundary(boundary.status.as_ref(), &status, rolled_back.as_deref(), news.refused);
     if boundary.status.as_ref() != Some(&status) {
         status::record_boundary(unit, boundary, status).await?;
@@ -116,20 +116,21 @@ fn fence_rolled_back(boundary: &WriteBoundary, seen: Option<&FenceKnown>) -> Opt
     let before = boundary.status.as_ref()?.fence.as_ref()?;
     let now = seen?.as_ref().map(|(epoch, _)| *epoch);
     let there = now.map_or_else(|| "gone".to_owned(), |epoch| format!("at epoch {epoch}"));
-    let text = format!("the fence was at epoch {} and is {there}: the database was restored or failed over; it is activated again", before.epoch);
+    let text =
+        format!("the fence was at epoch {} and is {there}: the database was restored or failed over; it is activated again", before.epoch);
     (now < Some(before.epoch)).then_some(text)
 }
 
 /// A verdict and what it rests on.
 struct Judged<'a> {
-    judged: &'a judging::Judgement,
+    verdict: &'a judging::Judgement,
     evidence: &'a Evidence,
     side: &'a LockSide,
 }
 
 fn next_status(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>, by: &Judged<'_>, now: Timestamp) -> WriteBoundaryStatus {
     let before = boundary.status.clone().unwrap_or_default();
-    let (generation, judged) = (boundary.metadata.generation, by.judged);
+    let (generation, judged) = (boundary.metadata.generation, by.verdict);
     let has_backend = unit.backends.backend(boundary).is_some();
     let last = unit.proofs.last(boundary);
     let limits = match (by.evidence, &last) {

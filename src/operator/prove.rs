@@ -185,12 +185,11 @@ impl Proofs {
         let (key, is_declared) = (key_of(boundary), declared(boundary));
         let known = locked(&self.known);
         let fresh;
-        let known = match known.get(&key).filter(|known| known.declared == is_declared) {
-            Some(known) => known,
-            None => {
-                fresh = Known::recorded(boundary, now);
-                &fresh
-            }
+        let known = if let Some(known) = known.get(&key).filter(|known| known.declared == is_declared) {
+            known
+        } else {
+            fresh = Known::recorded(boundary, now);
+            &fresh
         };
         let mut seen = known.seen.clone();
         if let Some(why) = &known.failure {

@@ -1,7 +1,7 @@
 //! The operator's own election: one replica works at a time, the next one takes over, and a leader that lost touch has stopped
 //! before. Nothing depends on it: `crash.rs` runs two replicas without any.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crate::support::{Lab, lab::Running, lease::at};
 use fencedlock::{

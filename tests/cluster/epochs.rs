@@ -10,9 +10,7 @@ use crate::support::{
     lab::{condition, epoch, has},
     lease::at,
 };
-use fencedlock::{
-    api::{FencedLock, conditions::lock as on},
-};
+use fencedlock::api::{FencedLock, conditions::lock as on};
 use http::{Request, Response};
 use kube::{
     Api, Client,

@@ -17,9 +17,7 @@ use crate::{
         lease::at,
     },
 };
-use fencedlock::{
-    operator::{Scope, Settings},
-};
+use fencedlock::operator::{Scope, Settings};
 use http::{Request, Response, StatusCode};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};

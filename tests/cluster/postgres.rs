@@ -118,7 +118,14 @@ async fn a_lock_is_enforced_because_obsolete_owners_were_seen_to_be_refused() {
     let proof = status.proof.clone().unwrap();
     assert_eq!(proof.probes.len(), 15);
     assert!(proof.server.starts_with("system ") && proof.guard.starts_with("sha256:"), "{proof:?}");
-    for kind in [on_boundary::READY, on_boundary::GUARD_INSTALLED, on_boundary::ACTIVATED, on_boundary::PROVEN, on_boundary::BYPASS_FREE, on_boundary::FENCE_DURABLE] {
+    for kind in [
+        on_boundary::READY,
+        on_boundary::GUARD_INSTALLED,
+        on_boundary::ACTIVATED,
+        on_boundary::PROVEN,
+        on_boundary::BYPASS_FREE,
+        on_boundary::FENCE_DURABLE,
+    ] {
         assert!(status.conditions.iter().any(|c| c.type_ == kind && c.status == "True"), "{kind}: {:#?}", status.conditions);
     }
     assert!(serde_json::to_vec(&status).unwrap().len() < 8_192, "a status stays small");
@@ -149,11 +156,14 @@ async fn observing_comes_first_and_enforcing_is_one_edit() {
     lab.lease("a").put(Some("x"), Some(0), at(0)).await;
     lab.until_active("a", 1, "x").await;
     lab.until_verdict(BoundaryVerdict::Unproven, "Observing").await;
-    let fence = |b: Option<&WriteBoundary>| b.and_then(|b| b.status.as_ref()).and_then(|s| s.fence.as_ref()).is_some_and(|f| f.epoch.get() == 1);
+    let fence =
+        |b: Option<&WriteBoundary>| b.and_then(|b| b.status.as_ref()).and_then(|s| s.fence.as_ref()).is_some_and(|f| f.epoch.get() == 1);
     lab.until_boundary("db", "its fence", fence).await;
     let etl = connect(&db.url(&db.writer)).await;
     assert_eq!(said(&etl, "update t set v = v").await, "ok");
-    let seen = |b: Option<&WriteBoundary>| b.and_then(|b| b.status.as_ref()).and_then(|s| s.observed.as_ref()).is_some_and(|o| o.would_refuse == 1);
+    let seen = |b: Option<&WriteBoundary>| {
+        b.and_then(|b| b.status.as_ref()).and_then(|s| s.observed.as_ref()).is_some_and(|o| o.would_refuse == 1)
+    };
     let observed = lab.until_boundary("db", "what would be refused", seen).await.status.unwrap().observed.unwrap();
     assert_eq!(observed.last.unwrap(), format!("role {}, no claim", db.writer));
     lab.boundaries().patch("db", &PatchParams::default(), &Patch::Merge(json!({"spec": {"mode": "Enforce"}}))).await.unwrap();
@@ -195,7 +205,7 @@ async fn a_fence_that_went_back_is_raised_again() {
     let (lab, db) = (Lab::new().await, Db::new().await);
     let _operator = enforced(&lab, &db).await;
     for (epoch, holder) in [(2, "y"), (3, "z")] {
-        lab.lease("a").put(Some(holder), Some(epoch), at(i64::try_from(epoch).unwrap())).await;
+        lab.lease("a").put(Some(holder), Some(epoch), at(i64::from(epoch))).await;
         lab.until_active("a", u64::try_from(epoch).unwrap(), holder).await;
     }
     let base = text(&db.admin, "select replace(tgname, 'fencedlock_', '') from pg_trigger where tgrelid = 't'::regclass").await;
@@ -211,7 +221,8 @@ async fn a_fence_that_went_back_is_raised_again() {
     let told = lab.until_event("FenceRolledBack", "db").await;
     assert!(told.contains("epoch 3") && told.contains("epoch 1"), "{told}");
     lab.until_boundary("db", "the fence at 3", |b: Option<&WriteBoundary>| {
-        b.and_then(|b| b.status.as_ref()).is_some_and(|s| s.verdict == Some(BoundaryVerdict::Proven) && s.fence.as_ref().is_some_and(|f| f.epoch.get() == 3))
+        b.and_then(|b| b.status.as_ref())
+            .is_some_and(|s| s.verdict == Some(BoundaryVerdict::Proven) && s.fence.as_ref().is_some_and(|f| f.epoch.get() == 3))
     })
     .await;
     assert_eq!(said(&db.claiming(&old).await, "update t set v = v").await, "FL002");
@@ -275,7 +286,9 @@ async fn a_restart_forgets_no_proof_and_writes_nothing() {
     operator.stop().await;
     let before = (lab.boundaries().get("db").await.unwrap(), lab.locks().get("a").await.unwrap());
     let again = lab.operator_slow().await;
-    let passed = |metrics: &str| metrics.lines().any(|line| line.starts_with("fencedlock_reconciles_total{kind=\"WriteBoundary\"}") && !line.ends_with(" 0"));
+    let passed = |metrics: &str| {
+        metrics.lines().any(|line| line.starts_with("fencedlock_reconciles_total{kind=\"WriteBoundary\"}") && !line.ends_with(" 0"))
+    };
     crate::serving::until(&again, "/metrics", |_, metrics| passed(metrics)).await;
     lab.quiet(&again, "a").await;
     let after = (lab.boundaries().get("db").await.unwrap(), lab.locks().get("a").await.unwrap());

@@ -1,6 +1,6 @@
 //! Missing rights in one namespace (case G09): its lock says which verb on what is missing, the others go on.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crate::support::{Lab, lab::has, lease::at};
 use fencedlock::{

@@ -1,6 +1,6 @@
 //! What is served beside the work: `/livez`, `/readyz`, `/metrics`; and connections that die without a word.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crate::support::{
     Lab,
@@ -8,9 +8,7 @@ use crate::support::{
     lease::at,
     proxy::Proxy,
 };
-use fencedlock::{
-    operator::{Scope, Settings},
-};
+use fencedlock::operator::{Scope, Settings};
 use kube::Client;
 use serde_json::json;
 use tokio::{

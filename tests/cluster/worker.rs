@@ -172,7 +172,8 @@ async fn a_worker_that_slept_through_its_lease_is_refused_by_the_database() {
     assert_eq!(text(&db.admin, "select string_agg(distinct v, ',') from t").await, "a1");
     a.signal("STOP");
     kill("STOP", &format!("-{group}"));
-    let mut b = Run::start(&lab, "worker-b", &[], "psql -XAtq \"$URL\" -c \"update t set v = 'b'\" && echo $FENCEDLOCK_EPOCH && sleep 60", &env);
+    let mut b =
+        Run::start(&lab, "worker-b", &[], "psql -XAtq \"$URL\" -c \"update t set v = 'b'\" && echo $FENCEDLOCK_EPOCH && sleep 60", &env);
     assert_eq!(b.line(), "2");
     // Its command wakes first, and is quicker than whoever would stop it.
     std::fs::write(&go, "").unwrap();

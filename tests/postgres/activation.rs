@@ -51,7 +51,8 @@ async fn nothing_of_an_old_owner_lands_after_the_activation_returned() {
                     let waiting = "select count(*) > 0 from pg_locks where not granted and mode = 'ExclusiveLock'";
                     until(&db.admin, waiting, "t").await;
                 } else {
-                    until(&db.admin, &format!("select last_value from fencedlock.{}", fence_sequence(&db).await), &(epoch + 1).to_string()).await;
+                    until(&db.admin, &format!("select last_value from fencedlock.{}", fence_sequence(&db).await), &(epoch + 1).to_string())
+                        .await;
                 }
                 said(&old, &format!("update t set v = '{marker}' where id = 1; commit")).await
             };
@@ -69,7 +70,8 @@ async fn nothing_of_an_old_owner_lands_after_the_activation_returned() {
 }
 
 async fn fence_sequence(db: &Db) -> String {
-    let sql = "select relname from pg_class where relkind = 'S' and relname like '%\\_epoch' and relname not like '%canary%' order by 1 limit 1";
+    let sql =
+        "select relname from pg_class where relkind = 'S' and relname like '%\\_epoch' and relname not like '%canary%' order by 1 limit 1";
     text(&db.admin, sql).await
 }
 
@@ -96,7 +98,11 @@ async fn a_long_reader_of_the_fence_does_not_block() {
     let boundary = db.fenced(7, "a").await;
     // pg_dump takes ACCESS SHARE on everything.
     db.admin.batch_execute("begin isolation level repeatable read; select * from t").await.unwrap();
-    let tables = text(&db.admin, "select string_agg(format('fencedlock.%I', relname), ', ') from pg_class where relname like '%fence' and relkind = 'r'").await;
+    let tables = text(
+        &db.admin,
+        "select string_agg(format('fencedlock.%I', relname), ', ') from pg_class where relname like '%fence' and relkind = 'r'",
+    )
+    .await;
     db.admin.batch_execute(&format!("lock table {tables} in access share mode")).await.unwrap();
     assert_eq!(activate(&boundary, 8, "b").await, Activation::Activated);
     assert_eq!(said(&db.claiming(&claim(8, "b")).await, "update t set v = v").await, "ok");

@@ -36,21 +36,34 @@ async fn an_altered_guard_is_told_and_then_mended() {
         ("alter table t enable trigger TRIGGER", "is not ALWAYS enabled"),
         ("alter table t enable replica trigger TRIGGER", "is not ALWAYS enabled"),
         ("drop trigger TRIGGER on t", "is gone"),
-        ("drop trigger TRIGGER on t; create trigger TRIGGER before insert on t for each statement execute function GUARD(); alter table t enable always trigger TRIGGER", "was altered"),
+        (
+            "drop trigger TRIGGER on t; create trigger TRIGGER before insert on t for each statement execute function GUARD(); alter table t enable always trigger TRIGGER",
+            "was altered",
+        ),
         ("alter trigger TRIGGER on t rename to other", "is gone"),
-        ("create or replace function GUARD() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as 'begin return null; end'", "function of the guard"),
+        (
+            "create or replace function GUARD() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as 'begin return null; end'",
+            "function of the guard",
+        ),
         ("alter function GUARD() reset search_path", "function of the guard"),
         ("alter function GUARD() security invoker", "function of the guard"),
         ("drop function GUARD() cascade", "function of the guard"),
         // A migration that writes a new table and swaps the names.
-        ("create table t_new (like t including all); insert into t_new select * from t; alter table t rename to t_old; alter table t_new rename to t; alter table t owner to OWNER; grant all on t to APP", "another table"),
+        (
+            "create table t_new (like t including all); insert into t_new select * from t; alter table t rename to t_old; alter table t_new rename to t; alter table t owner to OWNER; grant all on t to APP",
+            "another table",
+        ),
     ] {
         let db = Db::new().await;
         let boundary = enforcing(&db).await;
         activate(&boundary, 7, "a").await;
         let trigger = crate::support::text(&db.admin, "select tgname from pg_trigger where tgrelid = 't'::regclass").await;
         let guard = format!("fencedlock.\"{}_guard\"", trigger.trim_start_matches("fencedlock_"));
-        let sql = sql.replace("TRIGGER", &format!("\"{trigger}\"")).replace("GUARD", &guard).replace("OWNER", &db.owner).replace("APP", &db.writer);
+        let sql = sql
+            .replace("TRIGGER", &format!("\"{trigger}\""))
+            .replace("GUARD", &guard)
+            .replace("OWNER", &db.owner)
+            .replace("APP", &db.writer);
         db.admin.batch_execute(&sql).await.unwrap();
         let found = examine(&boundary).await;
         let altered = found.guard_altered.clone().unwrap_or_else(|| panic!("{sql}: nothing is said"));
@@ -82,27 +95,61 @@ async fn what_a_writer_can_go_around_with_is_named() {
         ("alter role APP createrole", "alter role APP nocreaterole", "CREATEROLE"),
         ("grant pg_write_all_data to APP", "revoke pg_write_all_data from APP", "pg_write_all_data"),
         ("grant pg_execute_server_program to APP", "revoke pg_execute_server_program from APP", "act as the server"),
-        ("grant set on parameter session_replication_role to APP", "revoke set on parameter session_replication_role from APP", "session_replication_role"),
+        (
+            "grant set on parameter session_replication_role to APP",
+            "revoke set on parameter session_replication_role from APP",
+            "session_replication_role",
+        ),
         ("grant update on FENCE to APP", "revoke update on FENCE from APP", "may change the fence"),
         ("grant update (claim) on FENCE to APP", "revoke update (claim) on FENCE from APP", "may change the fence"),
         ("grant update on EPOCH to APP", "revoke update on EPOCH from APP", "may change the fence"),
-        ("grant execute on function ACTIVATE(bigint, text) to APP", "revoke execute on function ACTIVATE(bigint, text) from APP", "may activate epochs"),
-        ("grant execute on function ACTIVATE(bigint, text) to public", "revoke execute on function ACTIVATE(bigint, text) from public", "may activate epochs"),
-        ("create schema s; alter schema s owner to APP; alter table t set schema s; alter table s.t set schema public; drop schema s; alter schema public owner to APP", "alter schema public owner to pg_database_owner", "owns schema public"),
-        ("create function public.f() returns void language sql security definer as 'select'; alter function public.f() owner to OWNER", "drop function public.f()", "SECURITY DEFINER function public.f"),
+        (
+            "grant execute on function ACTIVATE(bigint, text) to APP",
+            "revoke execute on function ACTIVATE(bigint, text) from APP",
+            "may activate epochs",
+        ),
+        (
+            "grant execute on function ACTIVATE(bigint, text) to public",
+            "revoke execute on function ACTIVATE(bigint, text) from public",
+            "may activate epochs",
+        ),
+        (
+            "create schema s; alter schema s owner to APP; alter table t set schema s; alter table s.t set schema public; drop schema s; alter schema public owner to APP",
+            "alter schema public owner to pg_database_owner",
+            "owns schema public",
+        ),
+        (
+            "create function public.f() returns void language sql security definer as 'select'; alter function public.f() owner to OWNER",
+            "drop function public.f()",
+            "SECURITY DEFINER function public.f",
+        ),
         ("create rule r as on insert to t do instead nothing", "drop rule r on t", "rule r"),
-        ("alter role APP set fencedlock.claim = 'team/writer=1@x'", "alter role APP reset fencedlock.claim", "fencedlock.claim set for every session"),
-        ("alter database DATABASE set fencedlock.claim = 'team/writer=1@x'", "alter database DATABASE reset fencedlock.claim", "fencedlock.claim set for every session"),
+        (
+            "alter role APP set fencedlock.claim = 'team/writer=1@x'",
+            "alter role APP reset fencedlock.claim",
+            "fencedlock.claim set for every session",
+        ),
+        (
+            "alter database DATABASE set fencedlock.claim = 'team/writer=1@x'",
+            "alter database DATABASE reset fencedlock.claim",
+            "fencedlock.claim set for every session",
+        ),
         ("create table part (id int) partition by list (id)", "drop table part", ""),
     ] {
         let db = Db::on(&server).await;
         let boundary = enforcing(&db).await;
         activate(&boundary, 7, "a").await;
-        let base = crate::support::text(&db.admin, "select replace(tgname, 'fencedlock_', '') from pg_trigger where tgrelid = 't'::regclass").await;
+        let base =
+            crate::support::text(&db.admin, "select replace(tgname, 'fencedlock_', '') from pg_trigger where tgrelid = 't'::regclass")
+                .await;
         let fill = |sql: &str| {
             let object = |name: &str| format!("fencedlock.\"{base}_{name}\"");
-            sql.replace("APP", &db.writer).replace("OWNER", &db.owner).replace("DATABASE", &db.name).replace("FENCE", &object("fence"))
-                .replace("EPOCH", &object("epoch")).replace("ACTIVATE", &object("activate"))
+            sql.replace("APP", &db.writer)
+                .replace("OWNER", &db.owner)
+                .replace("DATABASE", &db.name)
+                .replace("FENCE", &object("fence"))
+                .replace("EPOCH", &object("epoch"))
+                .replace("ACTIVATE", &object("activate"))
         };
         db.admin.batch_execute(&fill(sql)).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
         let found = examine(&boundary).await;
@@ -132,7 +179,10 @@ async fn what_other_roles_can_do_is_a_finding_until_somebody_answers() {
     let boundary = enforcing(&db).await;
     let (dba, group) = (format!("dba_{}", db.name), format!("group_{}", db.name));
     // Superusers are seen by every test's audit on this server, so this one only owns things.
-    db.admin.batch_execute(&format!("create role {group}; create role {dba} login in role {group}; grant {} to {group}", db.owner)).await.unwrap();
+    db.admin
+        .batch_execute(&format!("create role {group}; create role {dba} login in role {group}; grant {} to {group}", db.owner))
+        .await
+        .unwrap();
     let found = examine(&boundary).await;
     let texts = told(&found);
     assert!(texts.len() == 1 && texts[0].contains(&format!("role {dba:?} owns table public.t")), "{texts:?}");
@@ -165,12 +215,18 @@ async fn a_partition_that_came_later_is_guarded() {
     spec["tables"][0]["name"] = "p".into();
     let boundary = db.declared(spec, GuardMode::Enforce, 1);
     activate(&boundary, 7, "a").await;
-    db.admin.batch_execute(&format!("create table p_2 partition of p for values in (2); alter table p_2 owner to {}", db.owner)).await.unwrap();
+    db.admin
+        .batch_execute(&format!("create table p_2 partition of p for values in (2); alter table p_2 owner to {}", db.owner))
+        .await
+        .unwrap();
     let quiet = examine(&boundary).await;
     assert!(quiet.guard_altered.is_none() && told(&quiet).is_empty() && is_proven(&quiet), "{:?}", told(&quiet));
     assert_eq!(said(&db.admin, "insert into p_2 values (2)").await, "FL001", "it got its trigger");
     db.admin
-        .batch_execute(&format!("create table p_3 partition of p for values in (3); alter table p_3 owner to {}; grant all on p_3 to {}", db.owner, db.writer))
+        .batch_execute(&format!(
+            "create table p_3 partition of p for values in (3); alter table p_3 owner to {}; grant all on p_3 to {}",
+            db.owner, db.writer
+        ))
         .await
         .unwrap();
     let open = examine(&boundary).await;
@@ -185,14 +241,22 @@ async fn what_fires_no_trigger_is_named() {
     let boundary = enforcing(&db).await;
     let subscription = format!("sub_{}", db.name);
     db.admin
-        .batch_execute(&format!("create subscription {subscription} connection 'host=127.0.0.1 dbname=nowhere' publication p with (connect = false)"))
+        .batch_execute(&format!(
+            "create subscription {subscription} connection 'host=127.0.0.1 dbname=nowhere' publication p with (connect = false)"
+        ))
         .await
         .unwrap();
-    db.admin.batch_execute("insert into pg_subscription_rel values ((select max(oid) from pg_subscription), 't'::regclass, 'i', null)").await.unwrap();
+    db.admin
+        .batch_execute("insert into pg_subscription_rel values ((select max(oid) from pg_subscription), 't'::regclass, 'i', null)")
+        .await
+        .unwrap();
     let found = examine(&boundary).await;
     assert!(told(&found).iter().any(|text| text.contains("subscription") && text.contains("writes to public.t")), "{:?}", told(&found));
     db.admin.batch_execute("delete from pg_subscription_rel").await.unwrap();
-    db.admin.batch_execute(&format!("alter subscription {subscription} set (slot_name = none); drop subscription {subscription}")).await.unwrap();
+    db.admin
+        .batch_execute(&format!("alter subscription {subscription} set (slot_name = none); drop subscription {subscription}"))
+        .await
+        .unwrap();
     db.admin
         .batch_execute(&format!(
             "create foreign data wrapper w; create server s foreign data wrapper w; create table p (id int) partition by list (id); \

@@ -20,7 +20,13 @@ async fn each_defect_is_found_by_its_probe() {
         ("it takes no lock", HOLD, "", Probe::RaceRefused, accepted),
         ("it compares nothing", EPOCH, "true or false", Probe::ForeignClaimRefused, accepted),
         ("it counts and lets pass", NOT_OWNER, "return; raise exception using errcode = 'FL002'", Probe::StaleRefused, accepted),
-        ("it lets pass what claims nothing", NO_CLAIM, "if mine is null then return; end if; if mine is null then", Probe::MissingClaimRefused, accepted),
+        (
+            "it lets pass what claims nothing",
+            NO_CLAIM,
+            "if mine is null then return; end if; if mine is null then",
+            Probe::MissingClaimRefused,
+            accepted,
+        ),
         ("it compares the epoch and not the holder", CLAIM, "true", Probe::ForeignClaimRefused, accepted),
         ("it refuses everybody", EPOCH, "false", Probe::CurrentAccepted, Failure::Refused),
         (
@@ -44,7 +50,8 @@ async fn each_defect_is_found_by_its_probe() {
             "it compares nothing" | "it reads epochs from the row, by the snapshot" => boundary = boundary.with_defect(CLAIM, "true"),
             // The second comparison is there for what the first one misses: it has to be wrong as well.
             "it refuses everybody" => {
-                boundary = boundary.with_defect("if mine = fence.claim and fence.epoch = now_epoch", "if false and fence.epoch = now_epoch");
+                boundary =
+                    boundary.with_defect("if mine = fence.claim and fence.epoch = now_epoch", "if false and fence.epoch = now_epoch");
             }
             _ => {}
         }

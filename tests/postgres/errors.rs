@@ -49,7 +49,11 @@ async fn what_is_wrong_is_named_by_its_field() {
         (good.clone(), a_view, "spec.postgres.tables[0]: \"public\".\"v\" is no table"),
         (good.clone(), missing_role, "spec.postgres.writerRoles[0]: there is no role \"nobody_at_all\""),
         (good.clone(), not_a_member, "spec.postgres.writerRoles[0]: the operator's role cannot become"),
-        (db.url(&db.writer), json!({"connection": {"secretKeyRef": {"name": "s", "key": "url"}}, "tables": [{"schema": "public", "name": "t"}]}), "fencedlock guard print"),
+        (
+            db.url(&db.writer),
+            json!({"connection": {"secretKeyRef": {"name": "s", "key": "url"}}, "tables": [{"schema": "public", "name": "t"}]}),
+            "fencedlock guard print",
+        ),
     ] {
         let said = error(&url, spec).await.to_string();
         assert!(said.contains(wanted), "{wanted}: {said}");

@@ -58,8 +58,7 @@ async fn each_statement_kind_is_fenced() {
     spec["tables"] = ["t", "part", "base", "child"].map(table).into();
     let boundary = db.declared(spec, GuardMode::Enforce, 1);
     assert_eq!(activate(&boundary, 8, "b").await, Activation::Activated);
-    let (stale, none, current) =
-        (db.claiming(&claim(7, "a")).await, db.session(writer).await, db.claiming(&claim(8, "b")).await);
+    let (stale, none, current) = (db.claiming(&claim(7, "a")).await, db.session(writer).await, db.claiming(&claim(8, "b")).await);
     for statement in [
         "insert into t values (3, 'c')",
         "update t set v = v",
@@ -151,10 +150,25 @@ async fn only_the_owners_own_claim_is_admitted() {
     assert_eq!(tried(&claim(8, "b=c@d")).await, "ok");
     let right = claim(8, "b=c@d");
     for wrong in [
-        format!("{right} "), format!(" {right}"), format!("{right}x"), right[..right.len() - 1].to_owned(), claim(8, "b"), claim(8, ""), claim(7, "b=c@d"),
-        claim(9, "b=c@d"), claim(88, "b=c@d"), "team/writer=08@b=c@d".into(), "team/writer=+8@b=c@d".into(), "team/writer=8.0@b=c@d".into(),
-        "team/write=8@b=c@d".into(), "other/writer=8@b=c@d".into(), "8@b=c@d".into(), String::new(), "team/writer=@b=c@d".into(),
-        "team/writer=9007199254740993@b=c@d".into(), "TEAM/writer=8@b=c@d".into(),
+        format!("{right} "),
+        format!(" {right}"),
+        format!("{right}x"),
+        right[..right.len() - 1].to_owned(),
+        claim(8, "b"),
+        claim(8, ""),
+        claim(7, "b=c@d"),
+        claim(9, "b=c@d"),
+        claim(88, "b=c@d"),
+        "team/writer=08@b=c@d".into(),
+        "team/writer=+8@b=c@d".into(),
+        "team/writer=8.0@b=c@d".into(),
+        "team/write=8@b=c@d".into(),
+        "other/writer=8@b=c@d".into(),
+        "8@b=c@d".into(),
+        String::new(),
+        "team/writer=@b=c@d".into(),
+        "team/writer=9007199254740993@b=c@d".into(),
+        "TEAM/writer=8@b=c@d".into(),
     ] {
         assert!(matches!(tried(&wrong).await.as_str(), "FL001" | "FL002"), "{wrong:?}");
     }
@@ -169,7 +183,10 @@ async fn only_the_owners_own_claim_is_admitted() {
 #[tokio::test]
 async fn two_locks_in_one_transaction_and_none_on_one_table() {
     let db = Db::new().await;
-    db.admin.batch_execute(&format!("create table u (id int); grant all on u to {}; alter table u owner to {}", db.writer, db.owner)).await.unwrap();
+    db.admin
+        .batch_execute(&format!("create table u (id int); grant all on u to {}; alter table u owner to {}", db.writer, db.owner))
+        .await
+        .unwrap();
     let mut other = db.spec();
     other["tables"][0]["name"] = "u".into();
     let first = db.fenced(8, "b").await;

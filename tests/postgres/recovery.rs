@@ -57,11 +57,18 @@ async fn what_may_be_forgotten_is_named() {
     let db = Db::new().await;
     let boundary = db.boundary(GuardMode::Enforce);
     assert_eq!(examine(&boundary).await.not_durable, None);
-    let fence = text(&db.admin, "select format('%I.%I', 'fencedlock', relname) from pg_class where relkind = 'r' and relname like 'db\\_________\\_fence'").await;
+    let fence = text(
+        &db.admin,
+        "select format('%I.%I', 'fencedlock', relname) from pg_class where relkind = 'r' and relname like 'db\\_________\\_fence'",
+    )
+    .await;
     db.admin.batch_execute(&format!("alter table {fence} set unlogged")).await.unwrap();
     let why = examine(&boundary).await.not_durable.expect("it is said");
     assert!(why.contains("UNLOGGED"), "{why}");
-    db.admin.batch_execute(&format!("alter table {fence} set logged; alter role {} set synchronous_commit = off", db.operator)).await.unwrap();
+    db.admin
+        .batch_execute(&format!("alter table {fence} set logged; alter role {} set synchronous_commit = off", db.operator))
+        .await
+        .unwrap();
     let why = examine(&boundary).await.not_durable.expect("it is said");
     assert!(why.contains("synchronous_commit"), "{why}");
 }

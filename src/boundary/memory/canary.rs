@@ -120,7 +120,11 @@ impl MemoryCanary {
             None => self.has(Flaw::AdmitsAnybodyWhenNobody) || self.learns(),
             Some((_, None)) if self.has(Flaw::AdmitsAnybodyWhenNobody) => true,
             Some((_, None)) => false,
-            Some((now, Some(owner))) => self.compares(presented, *now) && (self.names(holder, owner) || self.learns() && presented > *now) && self.may_repeat(presented, *now, *sequence),
+            Some((now, Some(owner))) => {
+                self.compares(presented, *now)
+                    && (self.names(holder, owner) || self.learns() && presented > *now)
+                    && self.may_repeat(presented, *now, *sequence)
+            }
         }
     }
 

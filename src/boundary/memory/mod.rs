@@ -60,10 +60,7 @@ pub struct Memory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Self {
-            state: Arc::new(Mutex::new(State::default())),
-            behaviour: watch::Sender::new(Behaviour::Honest),
-        }
+        Self { state: Arc::new(Mutex::new(State::default())), behaviour: watch::Sender::new(Behaviour::Honest) }
     }
 }
 

@@ -78,7 +78,9 @@ async fn attempt(
         _ => {
             let record = guard::record(&session.client, template).await.map_err(Attempt::Failed)?;
             let at = record.as_ref().and_then(|record| fence(record, template));
-            Activation::Superseded(at.ok_or_else(|| Attempt::Failed(BackendError::Refused("the fence says superseded and is empty".into())))?)
+            Activation::Superseded(
+                at.ok_or_else(|| Attempt::Failed(BackendError::Refused("the fence says superseded and is empty".into())))?,
+            )
         }
     })
 }
@@ -152,7 +154,11 @@ async fn end(session: &Session, blockers: &[Blocker]) -> Result<(), BackendError
             let BackendError::Refused(why) = failed(&error) else { return failed(&error) };
             BackendError::Refused(format!("{} cannot be ended: {why}: grant pg_signal_backend to the operator's role", blocker.text))
         })?;
-        tracing::warn!(blocker = blocker.text, ended = ended.get::<_, bool>(0), "an old owner's open transaction was ended for an activation");
+        tracing::warn!(
+            blocker = blocker.text,
+            ended = ended.get::<_, bool>(0),
+            "an old owner's open transaction was ended for an activation"
+        );
     }
     Ok(())
 }

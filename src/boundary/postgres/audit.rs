@@ -61,7 +61,11 @@ pub(super) fn findings(found: &Found, exempt: &BTreeSet<&str>) -> Vec<Bypass> {
         by_actor.entry((actor, power.is_writer)).or_default().insert(format!("{}{through}", power.what));
     }
     let step = |is_writer| {
-        if is_writer { "take that away, or let the application write with another role" } else { "take that away, or list the role in spec.postgres.exemptRoles" }
+        if is_writer {
+            "take that away, or let the application write with another role"
+        } else {
+            "take that away, or list the role in spec.postgres.exemptRoles"
+        }
     };
     let mut all: Vec<_> = by_actor
         .into_iter()
@@ -72,9 +76,13 @@ pub(super) fn findings(found: &Found, exempt: &BTreeSet<&str>) -> Vec<Bypass> {
             Bypass { by_writer, text: format!("{who} {actor:?} {first}{more}: {}", step(by_writer)) }
         })
         .collect();
-    all.extend(found.detours.iter().filter(|detour| detour.runs_as.as_deref().is_none_or(|role| !exempt.contains(role))).map(|detour| {
-        Bypass { by_writer: detour.by_writer, text: detour.text.clone() }
-    }));
+    all.extend(
+        found
+            .detours
+            .iter()
+            .filter(|detour| detour.runs_as.as_deref().is_none_or(|role| !exempt.contains(role)))
+            .map(|detour| Bypass { by_writer: detour.by_writer, text: detour.text.clone() }),
+    );
     all
 }
 
@@ -111,7 +119,12 @@ const PARAMETER_POWERS: &str = " union all select a.grantee, 'may set session_re
     cross join lateral aclexplode(p.paracl) a where p.parname = 'session_replication_role' and a.privilege_type = 'SET'";
 
 /// Looks everything up.
-pub(super) async fn look(session: &Session, template: &Template, spec: &PostgresBoundary, installed: &Installed) -> Result<Found, BackendError> {
+pub(super) async fn look(
+    session: &Session,
+    template: &Template,
+    spec: &PostgresBoundary,
+    installed: &Installed,
+) -> Result<Found, BackendError> {
     let client = &session.client;
     let sql = |error: tokio_postgres::Error| failed(&error);
     let version: i32 = client.query_one("select current_setting('server_version_num')::int", &[]).await.map_err(sql)?.get(0);
@@ -130,7 +143,8 @@ pub(super) async fn look(session: &Session, template: &Template, spec: &Postgres
          where (a.rolcanlogin or a.rolname::text = any($5)) and (not a.rolsuper or (p.role = a.oid and p.what = 'is a superuser'))"
     );
     let rows = client.query(&actors, &[&tables, &SCHEMA, &fence, &functions, writers]).await.map_err(sql)?;
-    let powers_found = rows.iter().map(|row| Power { actor: row.get(0), via: row.get(1), what: row.get(2), is_writer: row.get(3) }).collect();
+    let powers_found =
+        rows.iter().map(|row| Power { actor: row.get(0), via: row.get(1), what: row.get(2), is_writer: row.get(3) }).collect();
 
     let mut detours = definers(session, &powers, (&tables, &fence, &functions), writers).await?;
     detours.extend(unseen_writes(session, &tables).await?);
@@ -244,7 +258,8 @@ async fn foreign_and_unguarded(
         let text = format!("{} is a foreign table: its server takes writes that come another way; keep it out of the table", table.name);
         detours.push(Detour { text, runs_as: None, by_writer: false });
     }
-    let unguarded: Vec<Oid> = installed.tables.iter().filter(|t| t.kind != 'f' && !t.is_root && t.trigger.is_none()).map(|t| t.oid).collect();
+    let unguarded: Vec<Oid> =
+        installed.tables.iter().filter(|t| t.kind != 'f' && !t.is_root && t.trigger.is_none()).map(|t| t.oid).collect();
     if unguarded.is_empty() {
         return Ok(detours);
     }
@@ -271,7 +286,12 @@ mod tests {
     #[test]
     fn a_writer_is_never_exempt_and_others_are_when_somebody_answers() {
         let found = Found {
-            powers: vec![power("app", "owner", true), power("dba", "dba", false), power("eve", "dba", false), power("postgres", "postgres", false)],
+            powers: vec![
+                power("app", "owner", true),
+                power("dba", "dba", false),
+                power("eve", "dba", false),
+                power("postgres", "postgres", false),
+            ],
             detours: vec![Detour { text: "function f".into(), runs_as: Some("dba".into()), by_writer: true }],
             informative: ["postgres".to_owned()].into(),
         };
@@ -280,7 +300,7 @@ mod tests {
             findings(&found, &exempt).into_iter().map(|b| (b.by_writer, b.text.split(':').next().unwrap().to_owned())).collect::<Vec<_>>()
         };
         let app = (true, "writer role \"app\" owns table t, through role \"owner\"".to_owned());
-        assert_eq!(said(&["app", "owner", "dba"]), [app.clone()]);
+        assert_eq!(said(&["app", "owner", "dba"]), std::slice::from_ref(&app));
         let all = said(&[]);
         assert_eq!(all.len(), 4, "{all:?}");
         assert!(all.contains(&(false, "role \"eve\" owns table t, through role \"dba\"".into())) && all.contains(&app));

@@ -90,7 +90,7 @@ impl<'a> PostgresCanary<'a> {
         // What is there when the activation returns may stay; what comes later may not.
         let (landed_by_activation, answer) = if let Some(done) = returned {
             done?;
-            let landed = self.read().await? .as_deref() == Some(marker);
+            let landed = self.read().await?.as_deref() == Some(marker);
             (landed, self.finish(race, marker).await)
         } else {
             let answer = finish(&self.open, &self.statement(Kind::Upsert, marker), race).await;
@@ -162,7 +162,8 @@ impl Canary for PostgresCanary<'_> {
             let claim = escape_literal(&self.claim(claim).unwrap_or_default());
             // Prepared, so that a plan that was made before the activation is used after it.
             let thing = self.template.names.object("thing");
-            let prepare = format!("prepare held(text) as insert into {thing} values (1, $1) on conflict (id) do update set marker = excluded.marker");
+            let prepare =
+                format!("prepare held(text) as insert into {thing} values (1, $1) on conflict (id) do update set marker = excluded.marker");
             let write = format!("execute held({})", escape_literal(marker));
             self.open.run(&format!("{role} set fencedlock.claim = {claim}; {prepare}; {write}")).await
         }

@@ -11,9 +11,9 @@ use rustls::{
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         verify_server_name,
     },
-    server::ParsedCertificate,
     crypto::CryptoProvider,
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+    server::ParsedCertificate,
 };
 use tokio::task::AbortHandle;
 use tokio_postgres::{Config, NoTls, config::SslMode};
@@ -88,7 +88,9 @@ impl Access {
                 let place = format!("{FIELD}: key {field:?} of Secret {name:?}");
                 let secret = read(client, namespace, name).await?;
                 let data = secret.data.unwrap_or_default();
-                let value = data.get(field).ok_or_else(|| refused(format!("{place} does not exist: add it, or name the key that holds the URL")))?;
+                let value = data
+                    .get(field)
+                    .ok_or_else(|| refused(format!("{place} does not exist: add it, or name the key that holds the URL")))?;
                 let text = std::str::from_utf8(&value.0).map_err(|_| refused(format!("{place} is no text")))?;
                 target(text.trim(), data.get(CA_KEY).map(|value| value.0.as_slice()), &place)
             }
@@ -186,7 +188,9 @@ fn tls(verification: Verification, authorities: Option<&[u8]>, place: &str) -> R
         Verifier { inner: None, provider, pinned: Vec::new(), checks_name: false }
     } else {
         let pem = authorities.ok_or_else(|| {
-            refused(format!("{place}: sslmode=verify-ca and verify-full need the authorities' certificates in key {CA_KEY:?} of the same Secret"))
+            refused(format!(
+                "{place}: sslmode=verify-ca and verify-full need the authorities' certificates in key {CA_KEY:?} of the same Secret"
+            ))
         })?;
         let (mut roots, mut pinned) = (RootCertStore::empty(), Vec::new());
         for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -194,7 +198,9 @@ fn tls(verification: Verification, authorities: Option<&[u8]>, place: &str) -> R
                 pinned.push(certificate.clone());
                 roots.add(certificate).ok()
             });
-            added.ok_or_else(|| refused(format!("{place}: key {CA_KEY:?} of the same Secret holds something that is no certificate in PEM")))?;
+            added.ok_or_else(|| {
+                refused(format!("{place}: key {CA_KEY:?} of the same Secret holds something that is no certificate in PEM"))
+            })?;
         }
         let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .build()
@@ -362,7 +368,8 @@ mod tests {
 
     #[test]
     fn a_url_is_taken_as_libpq_takes_it() {
-        let parsed = target("postgresql://us%40er:p%2Bss@db:6432/app?sslmode=disable&options=-c%20x.y%3D1&sslrootcert=/x", None, "here").unwrap();
+        let parsed =
+            target("postgresql://us%40er:p%2Bss@db:6432/app?sslmode=disable&options=-c%20x.y%3D1&sslrootcert=/x", None, "here").unwrap();
         assert_eq!((parsed.config.get_user(), parsed.config.get_password()), (Some("us@er"), Some(&b"p+ss"[..])));
         assert_eq!((parsed.config.get_options(), parsed.config.get_ports()), (Some("-c x.y=1"), &[6432][..]));
         assert!(parsed.tls.is_none());

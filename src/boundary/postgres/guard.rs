@@ -152,8 +152,11 @@ pub(super) async fn read(client: &impl GenericClient, template: &Template, table
     let bodies = bodies(client, template).await?;
     let canary = Template { names: template.names.canary(), ..template.clone() };
     let thing = PostgresTable { schema: SCHEMA.to_owned(), name: canary.names.plain("thing") };
-    let is_guarded = |tables: Vec<Table>| tables.iter().all(|table| table.trigger.as_ref().is_some_and(|trigger| trigger.wrong().is_none()));
-    let is_made = self::bodies(client, &canary).await?.is_some_and(|bodies| canary.hash(bodies.iter().map(String::as_str)) == template.expected_hash());
+    let is_guarded =
+        |tables: Vec<Table>| tables.iter().all(|table| table.trigger.as_ref().is_some_and(|trigger| trigger.wrong().is_none()));
+    let is_made = self::bodies(client, &canary)
+        .await?
+        .is_some_and(|bodies| canary.hash(bodies.iter().map(String::as_str)) == template.expected_hash());
     let canary = is_made && read_tables(client, &canary, &[thing]).await.is_ok_and(is_guarded);
     Ok(Installed { record: record(client, template).await?, bodies, tables, canary })
 }
@@ -348,7 +351,12 @@ pub(super) fn script(template: &Template, tables: &[PostgresTable], writers: &[S
     }
     for names in [Some(names), (template.mode == GuardMode::Enforce).then_some(&canary.names)].into_iter().flatten() {
         lines.push(format!("grant select on {}, {} to {operator};", names.object("fence"), names.object("seen")));
-        lines.push(format!("grant select on sequence {}, {}, {} to {operator};", names.object("epoch"), names.object("claim"), names.object("refused")));
+        lines.push(format!(
+            "grant select on sequence {}, {}, {} to {operator};",
+            names.object("epoch"),
+            names.object("claim"),
+            names.object("refused")
+        ));
         lines.push(format!("grant execute on function {}(bigint, text) to {operator};", names.object("activate")));
     }
     if template.mode == GuardMode::Enforce {
@@ -403,7 +411,18 @@ pub(super) fn canary(template: &Template, writers: &[String]) -> String {
     let mut sql = format!("{}\n{}\n{}", canary.objects(), canary.functions(), canary.canary(&canary.trigger(&thing)));
     for writer in writers {
         let writer = postgres_protocol::escape::escape_identifier(writer);
-        sql.push_str(&format!("\ngrant usage on schema {SCHEMA} to {writer};\ngrant select, insert, update, delete on {thing} to {writer};"));
+        sql += &[
+            "\ngrant usage on schema ",
+            SCHEMA,
+            " to ",
+            &writer,
+            ";\ngrant select, insert, update, delete on ",
+            &thing,
+            " to ",
+            &writer,
+            ";",
+        ]
+        .concat();
     }
     sql
 }
@@ -468,7 +487,9 @@ mod tests {
     fn what_was_taken_away_is_told_from_what_is_to_come() {
         let good = installed(vec![table(1, true, Some('A'))]);
         assert_eq!(found(&good, GuardMode::Enforce, 1), Differences::default());
-        for (state, said) in [(None, "is gone"), (Some('D'), "disabled"), (Some('O'), "session_replication_role"), (Some('R'), "session_replication_role")] {
+        for (state, said) in
+            [(None, "is gone"), (Some('D'), "disabled"), (Some('O'), "session_replication_role"), (Some('R'), "session_replication_role")]
+        {
             let found = found(&installed(vec![table(1, true, state)]), GuardMode::Enforce, 1);
             assert!(found.altered[0].contains(said) && found.is_incomplete, "{found:?}");
         }

@@ -193,7 +193,12 @@ impl Postgres {
         Ok(examined)
     }
 
-    async fn audit(&self, session: &Session, template: &Template, installed: &guard::Installed) -> Result<Vec<super::proof::Bypass>, BackendError> {
+    async fn audit(
+        &self,
+        session: &Session,
+        template: &Template,
+        installed: &guard::Installed,
+    ) -> Result<Vec<super::proof::Bypass>, BackendError> {
         let found = audit::look(session, template, &self.spec, installed).await?;
         let exempt: BTreeSet<&str> = self.spec.exempt_roles.iter().map(|exempt| exempt.role.as_str()).collect();
         Ok(audit::findings(&found, &exempt))
@@ -249,4 +254,3 @@ impl Backend for Postgres {
         self.examine_now(ask).boxed()
     }
 }
-

@@ -38,7 +38,11 @@ impl Names {
 
     /// The names of its canary.
     pub(super) fn canary(&self) -> Self {
-        Self { boundary: self.boundary.clone(), lock: format!("fencedlock.dev/canary/{}", self.base), base: format!("{}_canary", self.base) }
+        Self {
+            boundary: self.boundary.clone(),
+            lock: format!("fencedlock.dev/canary/{}", self.base),
+            base: format!("{}_canary", self.base),
+        }
     }
 
     /// The plain name of an object.
@@ -75,7 +79,8 @@ pub(super) fn hash<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
         digest.update(text.len().to_be_bytes());
         digest.update(text.as_bytes());
     }
-    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
+    digest.finalize().iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// Everything that the templates are filled with.

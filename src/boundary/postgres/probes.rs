@@ -15,11 +15,17 @@ use crate::boundary::{
 };
 
 /// Tries each statement kind that a writer may use on each table, as each writer.
-pub(super) async fn on_tables(session: &Session, template: &Template, installed: &Installed, writers: &[String]) -> Result<Answers, BackendError> {
+pub(super) async fn on_tables(
+    session: &Session,
+    template: &Template,
+    installed: &Installed,
+    writers: &[String],
+) -> Result<Answers, BackendError> {
     let mut answers = Answers::default();
     let roles: Vec<Option<&str>> = if writers.is_empty() { vec![None] } else { writers.iter().map(|w| Some(w.as_str())).collect() };
     let fence = installed.record.as_ref().and_then(|record| activate::fence(record, template));
-    let (epoch, holder) = fence.map_or((0, String::new()), |f| (f.epoch.get(), f.holder.map_or_else(String::new, |h| h.as_str().to_owned())));
+    let (epoch, holder) =
+        fence.map_or((0, String::new()), |f| (f.epoch.get(), f.holder.map_or_else(String::new, |h| h.as_str().to_owned())));
     let lock = &template.names.lock;
     let claims = [
         (Probe::MissingClaimRefused, None),
@@ -64,7 +70,13 @@ async fn statements(session: &Session, table: &Table) -> Result<Vec<String>, Bac
 }
 
 /// `None` when the role may not do that at all, and so cannot do it wrongly.
-async fn try_one(session: &Session, role: Option<&str>, claim: Option<&str>, statement: &str, table: &str) -> Result<Option<Outcome>, BackendError> {
+async fn try_one(
+    session: &Session,
+    role: Option<&str>,
+    claim: Option<&str>,
+    statement: &str,
+    table: &str,
+) -> Result<Option<Outcome>, BackendError> {
     let role = role.map(|role| format!("set local role {};", escape_identifier(role))).unwrap_or_default();
     let set = claim.map(|claim| format!("set local fencedlock.claim = {};", escape_literal(claim))).unwrap_or_default();
     let said = session.client.simple_query(&format!("begin; {role} {set} {statement}")).await;

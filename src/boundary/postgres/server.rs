@@ -39,10 +39,13 @@ pub(super) async fn look(session: &Session, installed: &Installed) -> Result<Ser
     let (fsync, full_page_writes, commit): (String, String, String) = (row.get(3), row.get(4), row.get(5));
     let record = installed.record.as_ref();
     let (fence, nonce) = record.map_or((0, ""), |record| (record.oid, record.nonce.as_str()));
-    let tables: Vec<_> = installed.tables.iter().map(|table| format!("{}:{}", table.oid, table.trigger.as_ref().map_or(0, |t| t.oid))).collect();
+    let tables: Vec<_> =
+        installed.tables.iter().map(|table| format!("{}:{}", table.oid, table.trigger.as_ref().map_or(0, |t| t.oid))).collect();
     let tables = hash(tables.iter().map(String::as_str));
     let identity = format!("system {system}, timeline {timeline}, database {database}, fence {fence} {nonce}, tables {}", &tables[..16]);
-    let off = |name: &str, value: &str| (value == "off").then(|| format!("{name} is off: after a crash the database may have forgotten its fence"));
+    let off = |name: &str, value: &str| {
+        (value == "off").then(|| format!("{name} is off: after a crash the database may have forgotten its fence"))
+    };
     let not_durable = off("fsync", &fsync)
         .or_else(|| off("full_page_writes", &full_page_writes))
         .or_else(|| off("synchronous_commit (server, database or the operator's role)", &commit))

@@ -285,7 +285,10 @@ impl Proven {
             return Some(format!("the declaration was changed after the last proof: {again}"));
         }
         if self.server != server {
-            return Some(format!("the server, the database or a table is another one than at the last proof ({} before): {again}", self.server));
+            return Some(format!(
+                "the server, the database or a table is another one than at the last proof ({} before): {again}",
+                self.server
+            ));
         }
         (self.guard != guard).then(|| format!("the guard is another one than at the last proof: {again}"))
     }
@@ -301,19 +304,23 @@ pub fn conclude(examined: &Examination, before: Option<&Proven>, generation: Opt
         writer_bypass: told(examined, true),
         bypass: told(examined, false),
         not_durable: examined.not_durable.clone(),
-        fence: examined.fence.as_ref().map(|fence| (fence.epoch, fence.holder.as_ref().map_or_else(String::new, |h| h.as_str().to_owned()))),
+        fence: examined
+            .fence
+            .as_ref()
+            .map(|fence| (fence.epoch, fence.holder.as_ref().map_or_else(String::new, |h| h.as_str().to_owned()))),
         limits: examined.limits.iter().map(|limit| limit.name).collect(),
         ..Seen::default()
     };
-    let (mut complete, mut probes) = (examined.answers.is_some() && examined.guard_altered.is_none() && examined.shared.is_none(), Vec::new());
+    let (mut complete, mut probes) =
+        (examined.answers.is_some() && examined.guard_altered.is_none() && examined.shared.is_none(), Vec::new());
     for probe in Probe::ALL {
         let Some(answers) = &examined.answers else { break };
         let answered = answers.of(probe).cloned();
         let outcome = match right(probe, &examined.profile) {
             Right::NotApplicable(why) => Outcome::NotApplicable(why.to_owned()),
-            Right::Limit(limit) => limited(&mut seen, limit, "the guard's form rules it out".to_owned()),
+            Right::Limit(limit) => limited(&mut seen, limit, "the guard's form rules it out"),
             Right::PassOrLimit(limit) => match answered {
-                Some(Outcome::Failed(Failure::Accepted, why)) => limited(&mut seen, limit, why),
+                Some(Outcome::Failed(Failure::Accepted, why)) => limited(&mut seen, limit, &why),
                 other => other.unwrap_or_else(not_tried),
             },
             Right::MustPass => answered.unwrap_or_else(not_tried),
@@ -389,7 +396,7 @@ fn not_tried() -> Outcome {
 }
 
 /// A probe that cannot pass here becomes a limit.
-fn limited(seen: &mut Seen, limit: LimitName, why: String) -> Outcome {
+fn limited(seen: &mut Seen, limit: LimitName, why: &str) -> Outcome {
     if !seen.limits.contains(&limit) {
         seen.limits.push(limit);
     }

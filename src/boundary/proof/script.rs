@@ -3,6 +3,8 @@
 //!
 //! A canary starts at no fence at all and is used by nobody else, so epochs here begin at 8 and cross the digit boundaries.
 
+use std::fmt;
+
 use super::{ClaimForm, Probe, Profile, Right, right};
 use crate::{
     api::{Contract, WritesPerEpoch},
@@ -148,8 +150,8 @@ impl Writer<'_> {
         self.write(probe, Kind::Upsert, claim, Via::Own, Expect::Rejected);
     }
 
-    fn claim(&self, epoch: impl ToString, holder: &str) -> Claim {
-        Claim::Made { foreign: false, epoch: epoch.to_string(), holder: holder.to_owned(), sequence: self.sequence + 1 }
+    fn claim(&self, epoch: impl fmt::Display, holder: &str) -> Claim {
+        Claim::Made { foreign: false, epoch: format!("{epoch}"), holder: holder.to_owned(), sequence: self.sequence + 1 }
     }
 
     /// A write that the present owner may make.
