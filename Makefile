@@ -28,6 +28,7 @@ test-fast: ## the tests that need no control plane
 .PHONY: test-postgres
 test-postgres: ## the tests on a real PostgreSQL server
 	@hack/postgres/install.sh --all
+	@hack/build-clients.sh
 	$(CARGO) test --locked --test postgres
 
 .PHONY: test-cluster

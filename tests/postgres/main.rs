@@ -8,5 +8,6 @@ mod bypass;
 mod defects;
 mod errors;
 mod guard;
+mod programs;
 mod recovery;
 mod support;
