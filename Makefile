@@ -50,6 +50,12 @@ image: ## build the container image without Docker, as an OCI tar
 bench: tools ## measure with 10,000 locks on a real API server; writes bench/results/latest.json
 	cd bench/peer && CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w" -o ../../.cache/bench/peer .
 	$(CARGO) bench --locked --bench locks
+	$(MAKE) bench-postgres
+
+.PHONY: bench-postgres
+bench-postgres: ## measure what a guard costs PostgreSQL; writes bench/results/latest.json
+	@hack/postgres/install.sh
+	$(CARGO) bench --locked --bench postgres
 
 .PHONY: test-deep
 test-deep: ## the model in deeper histories, minutes

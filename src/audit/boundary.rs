@@ -32,6 +32,8 @@ pub enum Evidence {
 pub struct Seen {
     /// Whether this comes from an examination, and not only from what a status remembers.
     pub examined: bool,
+    /// Why the examination ended early.
+    pub unfinished: Option<String>,
     /// The guard of another lock that stands on the same thing.
     pub shared: Option<String>,
     /// A write that must be refused was accepted.
@@ -283,6 +285,10 @@ fn unproven(facts: &Facts<'_>, seen: &Seen) -> Option<Judgement> {
     if let Some(text) = &seen.owner_refused {
         return say(reason::PROBE_FAILED, text.clone());
     }
+    if let Some(text) = &seen.bypass {
+        // It ended the proof: that there is none says less.
+        return say(reason::BYPASS_FOUND, text.clone());
+    }
     let fresh = freshness(facts, seen);
     if let (Some(text), Err(_)) = (&seen.inconclusive, &fresh) {
         return say(reason::INCONCLUSIVE, text.clone());
@@ -292,9 +298,6 @@ fn unproven(facts: &Facts<'_>, seen: &Seen) -> Option<Judgement> {
     }
     if let Some(text) = &seen.not_durable {
         return say(reason::FENCE_NOT_DURABLE, text.clone());
-    }
-    if let Some(text) = &seen.bypass {
-        return say(reason::BYPASS_FOUND, text.clone());
     }
     if let Some(limit) = blocking_limits(seen).find(|limit| !matches!(acceptance(facts.spec, *limit, facts.now), Acceptance::Valid(_))) {
         return say(

@@ -416,14 +416,20 @@ fn guard_conditions(facts: &BoundaryFacts<'_>, before: &[Condition]) -> Vec<Find
     let bypass = seen.writer_bypass.as_ref().or(seen.bypass.as_ref()).map(|text| (reason::BYPASS_FOUND, text));
     let volatile = seen.not_durable.as_ref().map(|text| (reason::FENCE_NOT_DURABLE, text));
     vec![
-        said(kinds[0], altered.or(shared), (reason::INSTALLED, &installed)),
+        match &seen.unfinished {
+            Some(why) if altered.or(shared).is_none() => Finding::new(kinds[0], Truth::Unknown, reason::INCONCLUSIVE, why),
+            _ => said(kinds[0], altered.or(shared), (reason::INSTALLED, &installed)),
+        },
         activated(facts, seen),
         said(
             kinds[2],
             bypass,
             (reason::NO_WAY_AROUND, "no role and no object was found that can go around the guard and nobody answers for"),
         ),
-        said(kinds[3], volatile, (reason::DURABLE, "an activation is on disk before it is believed")),
+        match &seen.unfinished {
+            Some(why) => Finding::new(kinds[3], Truth::Unknown, reason::INCONCLUSIVE, why),
+            None => said(kinds[3], volatile, (reason::DURABLE, "an activation is on disk before it is believed")),
+        },
     ]
 }
 

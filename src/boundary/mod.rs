@@ -102,6 +102,8 @@ impl BackendError {
 pub struct Ask {
     /// Whether a guard that was found altered is installed again. Not at first: what was found is told before it is mended.
     pub repair: bool,
+    /// Whether a guard is known to have been installed before: one that is not there at all was taken away.
+    pub is_known: bool,
 }
 
 /// One write boundary, as the operator drives it. Every call is idempotent; the caller bounds it in time.
@@ -155,6 +157,7 @@ impl Backends for BuiltIn {
             namespace: &namespace,
             boundary: &name,
             lock: &boundary.spec.lock_ref.name,
+            uid: boundary.metadata.uid.as_deref().unwrap_or_default(),
             generation: boundary.metadata.generation.unwrap_or_default(),
         };
         let (client, key) = (self.client.clone(), spec.connection.secret_key_ref.clone());

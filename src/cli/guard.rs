@@ -92,7 +92,7 @@ fn print(args: &Print) -> Result<u8, Failure> {
     };
     let Some(postgres) = &spec.postgres else { return Ok(0) };
     let mode = spec.mode.unwrap_or(GuardMode::Observe);
-    let which = Which { namespace, boundary: name, lock: &spec.lock_ref.name, generation: 0 };
+    let which = Which { namespace, boundary: name, lock: &spec.lock_ref.name, uid: "", generation: 0 };
     writeln!(
         io::stdout(),
         "-- The guard of WriteBoundary {namespace}/{name}, mode {mode:?}, by fencedlock {}. Apply it as the owner of the tables.\n",
@@ -117,7 +117,7 @@ async fn remove(args: &Remove) -> Result<u8, Failure> {
         )?;
         return Ok(super::FOUND);
     }
-    let which = Which { namespace: &args.namespace, boundary: &args.boundary, lock: "", generation: 0 };
+    let which = Which { namespace: &args.namespace, boundary: &args.boundary, lock: "", uid: "", generation: 0 };
     let nothing: PostgresBoundary =
         serde_json::from_value(serde_json::json!({"connection": {"secretKeyRef": {"name": "-", "key": "-"}}, "tables": []}))
             .map_err(|error| Failure::Other(error.to_string()))?;

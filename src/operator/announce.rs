@@ -12,13 +12,20 @@ use crate::{
     },
 };
 
+/// What an examination of a boundary brought besides its verdict.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct News<'a> {
+    /// From where to where the fence went back.
+    pub(super) rolled_back: Option<&'a str>,
+    /// Why what was proven before counts no longer.
+    pub(super) void: Option<&'a str>,
+    /// Writes that were refused.
+    pub(super) refused: u64,
+}
+
 /// What is told of a boundary: that its verdict changed, that its fence was seen to have gone back, that writes were refused.
-pub(super) fn boundary(
-    before: Option<&WriteBoundaryStatus>,
-    after: &WriteBoundaryStatus,
-    rolled_back: Option<&str>,
-    refused: u64,
-) -> Vec<Announcement> {
+pub(super) fn boundary(before: Option<&WriteBoundaryStatus>, after: &WriteBoundaryStatus, news: &News<'_>) -> Vec<Announcement> {
+    let News { rolled_back, void, refused } = *news;
     let mut all = Vec::new();
     let mut say = |reason, warning, note: String| all.push(Announcement { reason, warning, note, begins_term: false });
     let message = find(&after.conditions, on_boundary::PROVEN).map(|c| c.message.as_str()).unwrap_or_default();
@@ -32,6 +39,9 @@ pub(super) fn boundary(
         let is_good = matches!(after.verdict, Some(BoundaryVerdict::Proven | BoundaryVerdict::RiskAccepted));
         let is_pending = matches!(reason, reason::PROOF_PENDING | reason::OBSERVING | reason::NOT_ACTIVATED);
         say(event, !is_good && !is_pending, format!("{was} → {is}: {message}"));
+    }
+    if let Some(note) = void.filter(|_| after.reason.as_deref() != Some(reason::PROOF_VOID)) {
+        say("ProofVoid", true, note.to_owned());
     }
     if let Some(note) = rolled_back {
         say("FenceRolledBack", true, note.to_owned());

@@ -83,7 +83,8 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
         unit.activations.forget(key);
     }
     let status = next_status(unit, boundary, lock, &Judged { verdict: &judged, evidence: &evidence, side: &side }, now);
-    let announcements = announce::boundary(boundary.status.as_ref(), &status, rolled_back.as_deref(), news.refused);
+    let told = announce::News { rolled_back: rolled_back.as_deref(), void: news.void.as_deref(), refused: news.refused };
+    let announcements = announce::boundary(boundary.status.as_ref(), &status, &told);
     if boundary.status.as_ref() != Some(&status) {
         status::record_boundary(unit, boundary, status).await?;
     }
@@ -105,10 +106,11 @@ fn prove(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary, is_valid: bool, 
     (news, Some(next.saturating_add(Duration::from_millis(10))))
 }
 
-/// Whether a fence is known to be beyond the lock's active grant, as this process sees it.
+/// Whether this process moved the fence beyond the lock's active grant as its cache shows it. One that was only seen to be there is
+/// somebody else's doing, and judged.
 fn is_ahead(unit: &Unit, key: &Key, side: &LockSide) -> bool {
     let LockSide::Found { active: Some((active, _)) } = side else { return false };
-    matches!(unit.proofs.fence(key), Some(Some((epoch, _))) if epoch > *active)
+    matches!(unit.proofs.moved_to(key), Some(Some((epoch, _))) if epoch > *active)
 }
 
 /// What there is to tell when a fence was seen below where it was.

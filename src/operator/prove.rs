@@ -66,6 +66,8 @@ pub(super) struct News {
     pub(super) refused: u64,
     /// The fence that was seen; `None` when nothing new was.
     pub(super) fence: Option<FenceKnown>,
+    /// Why what was proven before counts no longer.
+    pub(super) void: Option<String>,
     /// How each probe came out, for the metrics.
     pub(super) probes: Vec<api::ProbeResult>,
 }
@@ -147,9 +149,7 @@ impl Proofs {
         match self.jobs.peek(&key, &ticket) {
             Some(Progress::Done(examined)) => {
                 let is_outdated = self.fence_after(&key, Some(examined.0)).is_some();
-                news = entry.take_in(boundary, examined, now);
-                // What it saw of the fence was before an activation moved it.
-                news.fence = news.fence.filter(|_| !is_outdated);
+                news = entry.take_in(boundary, examined, is_outdated, now);
                 entry.round += 1;
                 self.jobs.forget(&key);
             }
@@ -164,7 +164,9 @@ impl Proofs {
         if !wait.is_zero() {
             return (news, wait);
         }
-        let ask = Ask { repair: entry.seen.guard_altered.is_some() };
+        let status = boundary.status.as_ref();
+        let is_known = status.is_some_and(|status| status.fence.is_some() || status.proof.is_some());
+        let ask = Ask { repair: entry.seen.guard_altered.is_some(), is_known };
         let turns = Arc::clone(&self.turns);
         let work = move || async move {
             let turn = turns.acquire().await.map_err(|error| Failure::from(error.to_string()))?;
@@ -208,6 +210,12 @@ impl Proofs {
     /// Takes note that an activation moved a fence.
     pub(super) fn moved(&self, key: &Key, fence: FenceKnown) {
         locked(&self.moved).insert(key.clone(), (Instant::now(), fence));
+    }
+
+    /// Where this process moved the fence to, when no examination saw it since.
+    pub(super) fn moved_to(&self, key: &Key) -> Option<FenceKnown> {
+        let last = locked(&self.known).get(key).and_then(|known| known.last.as_ref().map(|(began, _)| *began));
+        self.fence_after(key, last)
     }
 
     /// Where a fence was moved to after a moment, if it was.
@@ -266,13 +274,22 @@ impl Proofs {
 }
 
 impl Known {
-    fn take_in(&mut self, boundary: &WriteBoundary, (began, examined): Examined, now: Timestamp) -> News {
-        let (seen, proven) = proof::conclude(&examined, self.proven.as_ref(), boundary.metadata.generation, now);
+    /// Takes in an examination. One that is outdated saw the fence before an activation moved it.
+    fn take_in(&mut self, boundary: &WriteBoundary, (began, examined): Examined, is_outdated: bool, now: Timestamp) -> News {
+        let (generation, fence) = (boundary.metadata.generation, fence_of(&examined));
+        let recorded = boundary.status.as_ref().and_then(|status| status.fence.as_ref()).map(|fence| fence.epoch);
+        let went_back = !is_outdated && fence.as_ref().map(|(epoch, _)| *epoch) < recorded;
+        // A fence that went back is another database than the one that was proven, whatever else is the same.
+        let before = self.proven.as_ref().filter(|_| !went_back);
+        let (seen, proven) = proof::conclude(&examined, before, generation, now);
+        let is_same_declaration = |proven: &&Proven| proven.generation == generation && !examined.server.is_empty();
+        let void =
+            self.proven.as_ref().filter(is_same_declaration).and_then(|proven| proven.void(generation, &examined.guard, &examined.server));
         let refused = match (self.refused, examined.refused) {
             (Some(before), Some(after)) => after.saturating_sub(before),
             _ => 0,
         };
-        let news = News { refused, fence: Some(fence_of(&examined)), probes: proof::results(&examined) };
+        let news = News { refused, fence: Some(fence).filter(|_| !is_outdated), void, probes: proof::results(&examined) };
         let wait = if seen.guard_altered.is_some() { MEND_AFTER.min(interval(&boundary.spec)) } else { interval(&boundary.spec) };
         (self.seen, self.proven, self.failure) = (seen, proven, None);
         (self.due, self.refused) = (Instant::now() + wait, examined.refused.or(self.refused));

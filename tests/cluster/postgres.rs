@@ -187,7 +187,10 @@ async fn a_bypass_is_found_and_its_end_too() {
     assert!(condition_of(&lock, on::COMPLIANT).message.contains("\"db\""));
     let told = lab.until_event("BypassFound", "db").await;
     assert!(told.contains("owns table"), "{told}");
-    db.admin.batch_execute(&format!("alter table t owner to {}; grant all on t to {}", db.owner, db.writer)).await.unwrap();
+    db.admin
+        .batch_execute(&format!("alter table t owner to {}; grant select, insert, update, delete on t to {}", db.owner, db.writer))
+        .await
+        .unwrap();
     lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
 
     let trigger = text(&db.admin, "select tgname from pg_trigger where tgrelid = 't'::regclass").await;
@@ -197,6 +200,24 @@ async fn a_bypass_is_found_and_its_end_too() {
     assert!(installed.status == "False" && installed.message.contains("the trigger on public.t is gone"), "{}", installed.message);
     lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
     assert_eq!(said(&connect(&db.url(&db.writer)).await, "update t set v = v").await, "FL001", "it was installed again");
+}
+
+/// The fence is beyond the grant: somebody moved it, or Kubernetes was restored. The verdict does not stand still, and the present holder
+/// gets a new epoch above it.
+#[tokio::test]
+async fn a_fence_beyond_the_grant_is_judged_and_passed() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let _operator = enforced(&lab, &db).await;
+    let base = text(&db.admin, "select replace(tgname, 'fencedlock_', '') from pg_trigger where tgrelid = 't'::regclass").await;
+    db.admin.batch_execute(&format!("select fencedlock.\"{base}_activate\"(45, 'ghost')")).await.unwrap();
+    lab.until_active("a", 46, "x").await;
+    lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
+    assert_eq!(said(&db.claiming(&lab.claim(46, "x")).await, "update t set v = v").await, "ok");
+    assert_eq!(said(&db.claiming(&lab.claim(45, "ghost")).await, "update t set v = v").await, "FL002");
+    db.admin.batch_execute("drop schema fencedlock cascade").await.unwrap();
+    let status = lab.until_verdict(BoundaryVerdict::Violated, "GuardAltered").await;
+    assert!(status.conditions.iter().any(|c| c.message.contains("is gone from this database")));
+    lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
 }
 
 /// The database is restored to a state before the last activation: the fence goes up again by itself, and it is told.

@@ -157,3 +157,29 @@ async fn a_claim_is_compared_with_the_fence_of_now() {
         assert_eq!(said(&next, "rollback to s; update t set v = v; commit").await, "ok", "{level}");
     }
 }
+
+/// What is there already is not activated again: the rightful owner's own open transaction is neither waited for nor ended.
+#[tokio::test]
+async fn the_present_owner_is_left_alone() {
+    let db = Db::new().await;
+    let boundary = db.fenced(7, "a").await;
+    let owner = db.claiming(&claim(7, "a")).await;
+    owner.batch_execute("begin; update t set v = 'mine'").await.unwrap();
+    let began = Instant::now();
+    assert_eq!(activate(&boundary, 7, "a").await, Activation::Unchanged);
+    assert!(began.elapsed() < Duration::from_secs(1), "it waited");
+    owner.batch_execute("commit").await.unwrap();
+}
+
+/// A replica that lags behind does not bring an earlier declaration back.
+#[tokio::test]
+async fn an_earlier_declaration_never_replaces_a_later_one() {
+    let db = Db::new().await;
+    let (observing, enforcing) = (db.declared(db.spec(), GuardMode::Observe, 1), db.declared(db.spec(), GuardMode::Enforce, 2));
+    examine(&observing).await;
+    examine(&enforcing).await;
+    activate(&enforcing, 7, "a").await;
+    let late = observing.examine(&fencedlock::boundary::Ask::default()).await.unwrap_err().to_string();
+    assert!(late.contains("generation 2") && late.contains("generation 1"), "{late}");
+    assert_eq!(said(&db.claiming(&claim(6, "z")).await, "update t set v = v").await, "FL002");
+}

@@ -34,7 +34,7 @@ async fn a_guard_is_installed_by_hand_and_opened_again() {
         .batch_execute(&format!(
             "revoke {owner} from {operator}; revoke create on database {name} from {operator}; \
              create table p (id int) partition by list (id); create table p_1 partition of p for values in (1); alter table p owner to {owner}; \
-             alter table p_1 owner to {owner}; grant all on p, p_1 to {writer}",
+             alter table p_1 owner to {owner}; grant select, insert, update, delete on p, p_1 to {writer}",
             owner = db.owner,
             operator = db.operator,
             name = db.name,

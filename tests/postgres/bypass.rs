@@ -50,7 +50,7 @@ async fn an_altered_guard_is_told_and_then_mended() {
         ("drop function GUARD() cascade", "function of the guard"),
         // A migration that writes a new table and swaps the names.
         (
-            "create table t_new (like t including all); insert into t_new select * from t; alter table t rename to t_old; alter table t_new rename to t; alter table t owner to OWNER; grant all on t to APP",
+            "create table t_new (like t including all); insert into t_new select * from t; alter table t rename to t_old; alter table t_new rename to t; alter table t owner to OWNER; grant select, insert, update, delete on t to APP",
             "another table",
         ),
     ] {
@@ -71,7 +71,7 @@ async fn an_altered_guard_is_told_and_then_mended() {
         assert!(!is_proven(&found) && found.answers.is_none(), "{sql}");
         let (seen, _) = conclude(&found, None, Some(1), Timestamp::now());
         assert!(seen.guard_altered.is_some());
-        let mended = boundary.examine(&Ask { repair: true }).await.unwrap();
+        let mended = boundary.examine(&Ask { repair: true, is_known: true }).await.unwrap();
         assert!(mended.guard_altered.is_none() && is_proven(&mended), "{sql}: {mended:?}");
         assert_eq!(said_by_stale(&db).await, "FL002", "{sql}");
         assert_eq!(mended.fence.unwrap().epoch.get(), 7, "{sql}: the fence stays");
@@ -122,6 +122,14 @@ async fn what_a_writer_can_go_around_with_is_named() {
             "create function public.f() returns void language sql security definer as 'select'; alter function public.f() owner to OWNER",
             "drop function public.f()",
             "SECURITY DEFINER function public.f",
+        ),
+        ("grant trigger on t to APP", "revoke trigger on t from APP", "has TRIGGER on public.t"),
+        (
+            "create table inbox (id int); grant insert on inbox to APP; create function public.load() returns trigger language plpgsql security \
+             definer as 'begin return new; end'; alter function public.load() owner to OWNER; revoke execute on function public.load() from public; \
+             create trigger load before insert on inbox for each row execute function public.load()",
+            "drop table inbox; drop function public.load()",
+            "SECURITY DEFINER function public.load",
         ),
         ("create rule r as on insert to t do instead nothing", "drop rule r on t", "rule r"),
         (
@@ -204,7 +212,7 @@ async fn a_partition_that_came_later_is_guarded() {
     let db = Db::new().await;
     db.admin
         .batch_execute(&format!(
-            "create table p (id int) partition by list (id); create table p_1 partition of p for values in (1); grant all on p to {}; \
+            "create table p (id int) partition by list (id); create table p_1 partition of p for values in (1); grant select, insert, update, delete on p to {}; \
              alter table p owner to {owner}; alter table p_1 owner to {owner}",
             db.writer,
             owner = db.owner
@@ -224,7 +232,7 @@ async fn a_partition_that_came_later_is_guarded() {
     assert_eq!(said(&db.admin, "insert into p_2 values (2)").await, "FL001", "it got its trigger");
     db.admin
         .batch_execute(&format!(
-            "create table p_3 partition of p for values in (3); alter table p_3 owner to {}; grant all on p_3 to {}",
+            "create table p_3 partition of p for values in (3); alter table p_3 owner to {}; grant select, insert, update, delete on p_3 to {}",
             db.owner, db.writer
         ))
         .await
@@ -261,7 +269,7 @@ async fn what_fires_no_trigger_is_named() {
         .batch_execute(&format!(
             "create foreign data wrapper w; create server s foreign data wrapper w; create table p (id int) partition by list (id); \
              create foreign table p_far partition of p for values in (1) server s; alter table p owner to {owner}; alter foreign table p_far owner to {owner}; \
-             grant all on p to {}",
+             grant select, insert, update, delete on p to {}",
             db.writer,
             owner = db.owner
         ))
@@ -282,4 +290,88 @@ async fn a_claim_in_a_transaction_leaves_the_connection_clean() {
     let pooled = connect(&db.url(&db.writer)).await;
     pooled.batch_execute(&format!("begin; set local fencedlock.claim = '{}'; update t set v = v; commit", claim(7, "a"))).await.unwrap();
     assert_eq!(said(&pooled, "update t set v = v").await, "FL001");
+}
+
+/// A statement fires the triggers of the table that it names: a parent that is not declared is a way around.
+#[tokio::test]
+async fn what_is_written_by_way_of_a_parent_is_a_way_around() {
+    let db = Db::new().await;
+    db.admin
+        .batch_execute(&format!(
+            "create table top (id int) partition by list (id); create table leaf partition of top for values in (1); \
+             grant select, insert, update, delete on top, leaf to {}; alter table top owner to {owner}; alter table leaf owner to {owner}",
+            db.writer,
+            owner = db.owner
+        ))
+        .await
+        .unwrap();
+    let mut spec = db.spec();
+    spec["tables"][0]["name"] = "leaf".into();
+    let boundary = db.declared(spec.clone(), GuardMode::Enforce, 1);
+    activate(&boundary, 7, "a").await;
+    assert_eq!(said(&db.claiming(&claim(6, "z")).await, "insert into top values (1)").await, "ok", "this is the hole");
+    let found = examine(&boundary).await;
+    assert!(told(&found)[0].starts_with("W public.top is above a guarded table"), "{:?}", told(&found));
+    assert!(!is_proven(&found));
+    spec["tables"][0]["name"] = "top".into();
+    let whole = db.declared(spec, GuardMode::Enforce, 2);
+    let examined = examine(&whole).await;
+    assert!(told(&examined).is_empty(), "{:?}", told(&examined));
+    assert_eq!(said(&db.claiming(&claim(6, "z")).await, "insert into top values (1)").await, "FL002");
+}
+
+/// What was found counts although the rest could not be looked at: a way around never hides behind an error.
+#[tokio::test]
+async fn a_finding_is_not_lost_in_an_error() {
+    let db = Db::new().await;
+    db.admin
+        .batch_execute(&format!(
+            "create table p (id int) partition by list (id); grant select, insert, update, delete on p to {}; alter table p owner to {}",
+            db.writer, db.owner
+        ))
+        .await
+        .unwrap();
+    let mut spec = db.spec();
+    spec["tables"][0]["name"] = "p".into();
+    let boundary = db.declared(spec, GuardMode::Enforce, 1);
+    activate(&boundary, 7, "a").await;
+    db.admin
+        .batch_execute(&format!(
+            "create table p_1 partition of p for values in (1); alter table p_1 owner to {}; grant insert on p_1 to {}",
+            db.owner, db.writer
+        ))
+        .await
+        .unwrap();
+    // Somebody writes to it without end, so that no trigger can be put on it.
+    let busy = connect(&db.url(&db.writer)).await;
+    busy.batch_execute("begin; insert into p_1 values (1)").await.unwrap();
+    let found = examine(&boundary).await;
+    assert!(told(&found)[0].starts_with("W public.p_1 came after the guard"), "{:?}", told(&found));
+    assert!(found.unfinished.as_ref().is_some_and(|why| why.contains("cannot be installed")), "{:?}", found.unfinished);
+    busy.batch_execute("rollback").await.unwrap();
+    let trigger = crate::support::text(&db.admin, "select tgname from pg_trigger where tgrelid = 'p'::regclass limit 1").await;
+    db.admin
+        .batch_execute(&format!("alter table p disable trigger \"{trigger}\"; revoke {} from {}", db.writer, db.operator))
+        .await
+        .unwrap();
+    let found = examine(&boundary).await;
+    assert!(found.guard_altered.is_some_and(|text| text.contains("is disabled")));
+}
+
+/// Who may only insert, or only change one column, is tried with what it may do.
+#[tokio::test]
+async fn a_writer_with_few_rights_is_tried_with_those() {
+    use fencedlock::boundary::proof::{Outcome, Probe};
+    let db = Db::new().await;
+    for rights in ["insert (id)", "update (v)", "delete", "insert"] {
+        db.admin.batch_execute(&format!("revoke all on t from {w}; grant {rights} on t to {w}", w = db.writer)).await.unwrap();
+        let boundary = enforcing(&db).await;
+        let examined = examine(&boundary).await;
+        assert_eq!(examined.answers.as_ref().unwrap().of(Probe::StaleRefused), Some(&Outcome::Passed), "{rights}");
+        assert!(is_proven(&examined), "{rights}");
+    }
+    let mut spec = db.spec();
+    spec["writerRoles"] = json!([]);
+    let unknown = examine(&db.declared(spec, GuardMode::Enforce, 1)).await;
+    assert!(!is_proven(&unknown), "nobody knows who writes");
 }

@@ -15,12 +15,15 @@ use serde_json::{Value, json};
 fn boundary(url: &str, authorities: Option<Vec<u8>>, spec: Value) -> Postgres {
     let spec: PostgresBoundary = serde_json::from_value(spec).unwrap();
     let access = Access::Given { url: url.to_owned(), authorities };
-    let which = Which { namespace: "team", boundary: "db", lock: "writer", generation: 1 };
+    let which = Which { namespace: "team", boundary: "db", lock: "writer", uid: "uid", generation: 1 };
     Postgres::new(access, which, spec, GuardMode::Enforce, Arc::default())
 }
 
 async fn error(url: &str, spec: Value) -> BackendError {
-    boundary(url, None, spec).examine(&Ask::default()).await.unwrap_err()
+    match boundary(url, None, spec).examine(&Ask::default()).await {
+        Ok(examined) => BackendError::Refused(examined.unfinished.expect("it ended early")),
+        Err(error) => error,
+    }
 }
 
 #[tokio::test]

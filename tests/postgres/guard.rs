@@ -46,7 +46,7 @@ async fn each_statement_kind_is_fenced() {
              create view seen as select * from t;
              create function by_function() returns void language sql as 'update t set v = v';
              create function by_definer() returns void language sql security definer as 'update public.t set v = v';
-             grant all on parent, part, part_1, part_rest, base, derived, child, seen to {writer};
+             grant select, insert, update, delete, truncate on parent, part, part_1, part_rest, base, derived, child, seen to {writer};
              alter table parent owner to {owner}; alter table part owner to {owner}; alter table part_1 owner to {owner};
              alter table part_rest owner to {owner}; alter table base owner to {owner}; alter table derived owner to {owner};
              alter table child owner to {owner}"
@@ -184,7 +184,10 @@ async fn only_the_owners_own_claim_is_admitted() {
 async fn two_locks_in_one_transaction_and_none_on_one_table() {
     let db = Db::new().await;
     db.admin
-        .batch_execute(&format!("create table u (id int); grant all on u to {}; alter table u owner to {}", db.writer, db.owner))
+        .batch_execute(&format!(
+            "create table u (id int); grant select, insert, update, delete, truncate on u to {}; alter table u owner to {}",
+            db.writer, db.owner
+        ))
         .await
         .unwrap();
     let mut other = db.spec();

@@ -22,7 +22,8 @@ async fn unmodified_programs_are_fenced_by_pgoptions() {
     std::fs::write(&script, "update t set v = v where id = 1;\n").unwrap();
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/clients/python/bin/python");
     assert!(python.exists(), "{} is not there: run hack/build-clients.sh (or `make test`, which does)", python.display());
-    let program = "import os, psycopg\nwith psycopg.connect(os.environ['URL']) as c: c.execute(\"update t set v = 'psycopg' where id = 2\")";
+    let program =
+        "import os, psycopg\nwith psycopg.connect(os.environ['URL']) as c: c.execute(\"update t set v = 'psycopg' where id = 2\")";
     let url = db.url(&db.writer);
     let tried = |claim: Option<String>| {
         let mut psql = Command::new("psql");

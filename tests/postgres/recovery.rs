@@ -87,6 +87,10 @@ async fn a_failover_that_forgot_the_last_activation_is_seen() {
     let limits = examine(&boundary).await.limits;
     assert_eq!(limits[0].name, LimitName::FailoverMayForget);
     assert!(limits[0].detail.contains("asynchronous"), "{limits:?}");
+    db.admin.batch_execute("select pg_create_physical_replication_slot('far')").await.unwrap();
+    let both: Vec<_> = examine(&boundary).await.limits.iter().map(|limit| limit.detail.clone()).collect();
+    assert!(both[0].contains("\"far\" is away"), "one that is away has forgotten the most: {both:?}");
+    db.admin.batch_execute("select pg_drop_replication_slot('far')").await.unwrap();
     let to_standby = Db { port, admin: connect(&db.url("postgres").replace(&db.port.to_string(), &port.to_string())).await, ..db };
     let on_standby = to_standby.boundary(GuardMode::Enforce);
     let refused = on_standby.examine(&Ask::default()).await.unwrap_err().to_string();
@@ -127,7 +131,7 @@ async fn a_restored_dump_is_another_fence() {
     assert!(before.void(Some(1), &found.guard, &found.server).is_some());
     assert_eq!(found.fence.unwrap().epoch.get(), 7);
     // pg_restore keeps ALWAYS since 15 or not: whatever it did, the guard stands again in the end.
-    let mended = boundary.examine(&Ask { repair: true }).await.unwrap();
+    let mended = boundary.examine(&Ask { repair: true, is_known: true }).await.unwrap();
     assert!(conclude(&mended, None, Some(1), Timestamp::now()).1.is_some(), "{:?}", mended.guard_altered);
     assert_eq!(activate(&boundary, 9, "b").await, Activation::Activated);
     assert_eq!(said(&db.claiming(&claim(7, "a")).await, "update t set v = v").await, "FL002");
@@ -141,7 +145,10 @@ async fn a_lost_fence_refuses_everybody_until_it_is_activated() {
     let before = proven(&boundary).await;
     db.admin.batch_execute("drop schema fencedlock cascade").await.unwrap();
     assert_eq!(boundary.observe().await.unwrap().fence, None);
-    let found = examine(&boundary).await;
+    // Who knows that it was installed says that it is gone, and mends it the next time.
+    let known = boundary.examine(&Ask { is_known: true, repair: false }).await.unwrap();
+    assert!(known.guard_altered.is_some_and(|text| text.contains("is gone from this database")));
+    let found = boundary.examine(&Ask { is_known: true, repair: true }).await.unwrap();
     assert!(before.void(Some(1), &found.guard, &found.server).is_some());
     assert_eq!(found.fence, None);
     assert_ne!(said(&db.claiming(&claim(7, "a")).await, "update t set v = v").await, "ok");

@@ -111,6 +111,8 @@ const POWERS: &str = "power(role, what) as ( \
     union all select a.grantee, 'may activate epochs (execute on ' || p.proname || ')' from pg_proc p \
       join pg_namespace n on n.oid = p.pronamespace cross join lateral aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a \
       where n.nspname = $2 and p.proname::text = any($4) and a.grantee <> p.proowner \
+    union all select a.grantee, 'has TRIGGER on ' || c.oid::regclass || ', and so can replace the guard''s trigger' from pg_class c \
+      cross join lateral aclexplode(c.relacl) a where c.oid = any($1) and a.privilege_type = 'TRIGGER' and a.grantee <> c.relowner \
     union all select p.proowner, 'owns function ' || p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace \
       where n.nspname = $2 and p.proname::text = any($4)";
 
@@ -185,28 +187,34 @@ async fn definers(
     (tables, fence, functions): (&[Oid], &[String], &[String]),
     writers: &[String],
 ) -> Result<Vec<Detour>, BackendError> {
+    // Whoever may call it, or write to a table whose trigger it is: a trigger function needs no EXECUTE.
+    let uses = "(has_function_privilege(ROLE, p.oid, 'EXECUTE') and has_schema_privilege(ROLE, n.oid, 'USAGE')) or exists (select from pg_trigger t \
+                where t.tgfoid = p.oid and has_table_privilege(ROLE, t.tgrelid, 'INSERT, UPDATE, DELETE, TRUNCATE'))";
     let sql = format!(
         "with {powers} select n.nspname || '.' || p.proname, o.rolname::text, \
-           (select min(w) from unnest($5::text[]) w where has_function_privilege(w, p.oid, 'EXECUTE') and has_schema_privilege(w, n.oid, 'USAGE')), \
+           (select min(w) from unnest($5::text[]) w where {by_writer}), \
            (select min(r.rolname::text) from pg_roles r where r.rolcanlogin and not r.rolsuper and not pg_has_role(r.oid, p.proowner, 'MEMBER') \
-              and has_function_privilege(r.oid, p.oid, 'EXECUTE') and has_schema_privilege(r.oid, n.oid, 'USAGE')) \
+              and ({by_other})) \
          from pg_proc p join pg_namespace n on n.oid = p.pronamespace join pg_roles o on o.oid = p.proowner \
-         where p.prosecdef and n.nspname not in ('pg_catalog', 'information_schema', $2) \
-           and exists (select from power w where w.role <> 0 and pg_has_role(p.proowner, w.role, 'MEMBER')) order by 1"
+         where p.prosecdef and n.nspname not in ('pg_catalog', 'information_schema') \
+           and (n.nspname <> $2 or p.proowner not in (n.nspowner, (select oid from pg_roles where rolname = current_user))) \
+           and exists (select from power w where w.role <> 0 and pg_has_role(p.proowner, w.role, 'MEMBER')) order by 1",
+        by_writer = uses.replace("ROLE", "w"),
+        by_other = uses.replace("ROLE", "r.oid"),
     );
     let rows = session.client.query(&sql, &[&tables, &SCHEMA, &fence, &functions, &writers]).await.map_err(|error| failed(&error))?;
     Ok(rows
         .iter()
-        .filter_map(|row| {
+        .map(|row| {
             let (function, owner): (String, String) = (row.get(0), row.get(1));
             let (writer, other): (Option<String>, Option<String>) = (row.get(2), row.get(3));
             let by_writer = writer.is_some();
-            let user = writer.or(other)?;
+            let who = writer.or(other).map_or_else(|| "other functions".to_owned(), |role| format!("{role:?}"));
             let text = format!(
-                "SECURITY DEFINER function {function} runs as {owner:?}, who can go around the guard, and {user:?} may call it: give it another owner, \
+                "SECURITY DEFINER function {function} runs as {owner:?}, who can go around the guard, and {who} may use it: give it another owner, \
                  revoke EXECUTE, or list {owner:?} in spec.postgres.exemptRoles"
             );
-            Some(Detour { text, runs_as: Some(owner), by_writer })
+            Detour { text, runs_as: Some(owner), by_writer }
         })
         .collect())
 }
@@ -253,7 +261,7 @@ async fn foreign_and_unguarded(
     template: &Template,
     writers: &[String],
 ) -> Result<Vec<Detour>, BackendError> {
-    let mut detours = Vec::new();
+    let mut detours = parents(session, installed, writers).await?;
     for table in installed.tables.iter().filter(|table| table.kind == 'f') {
         let text = format!("{} is a foreign table: its server takes writes that come another way; keep it out of the table", table.name);
         detours.push(Detour { text, runs_as: None, by_writer: false });
@@ -273,6 +281,25 @@ async fn foreign_and_unguarded(
         Detour { text, runs_as: None, by_writer }
     }));
     Ok(detours)
+}
+
+/// Parents of guarded tables that are not guarded themselves: a statement fires the triggers of the table that it names.
+async fn parents(session: &Session, installed: &Installed, writers: &[String]) -> Result<Vec<Detour>, BackendError> {
+    let guarded: Vec<Oid> = installed.tables.iter().map(|table| table.oid).collect();
+    let sql = "with recursive above(oid) as (select inhparent from pg_inherits where inhrelid = any($1) \
+                 union select i.inhparent from above a join pg_inherits i on i.inhrelid = a.oid) \
+               select a.oid::regclass::text, exists (select from unnest($2::text[]) w \
+                 where has_table_privilege(w, a.oid, 'INSERT, UPDATE, DELETE, TRUNCATE') or has_any_column_privilege(w, a.oid, 'INSERT, UPDATE')) \
+               from above a where a.oid <> all($1) order by 1";
+    let rows = session.client.query(sql, &[&guarded, &writers]).await.map_err(|error| failed(&error))?;
+    Ok(rows
+        .iter()
+        .map(|row| {
+            let (parent, by_writer): (String, bool) = (row.get(0), row.get(1));
+            let text = format!("{parent} is above a guarded table, and what is written by way of it fires no trigger: name {parent} in spec.postgres.tables");
+            Detour { text, runs_as: None, by_writer }
+        })
+        .collect())
 }
 
 #[cfg(test)]

@@ -66,6 +66,7 @@ pub(super) struct Record {
     pub(super) reached: i64,
     pub(super) refused: i64,
     pub(super) nonce: String,
+    declared: String,
     pub(super) generation: i64,
     guard: String,
     guarded: Vec<Oid>,
@@ -97,6 +98,26 @@ pub(super) struct Differences {
     pub(super) is_incomplete: bool,
     /// Partitions and children that came later and have no trigger yet.
     pub(super) unguarded: Vec<String>,
+}
+
+/// One version of a declaration: the WriteBoundary's uid and its generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Declaration {
+    pub(super) uid: String,
+    pub(super) generation: i64,
+}
+
+impl Record {
+    /// Whether a later version of the same declaration is installed: whoever has the earlier one lags behind, and must not bring it back.
+    pub(super) fn is_not_later_than(&self, declaration: &Declaration) -> Result<(), BackendError> {
+        if self.declared == declaration.uid && self.generation > declaration.generation {
+            let (theirs, ours) = (self.generation, declaration.generation);
+            return Err(BackendError::Refused(format!(
+                "generation {theirs} of this boundary is installed already, and this is generation {ours}"
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl Installed {
@@ -190,7 +211,7 @@ pub(super) async fn record(client: &impl GenericClient, template: &Template) -> 
     let Some(there) = there else { return Ok(None) };
     let sql = format!(
         "select f.lock, f.epoch, f.claim, coalesce(pg_sequence_last_value('{epoch}'::regclass), 0), \
-         coalesce(pg_sequence_last_value('{refused}'::regclass), 0), f.nonce, f.generation, f.guard, f.guarded from {fence} f",
+         coalesce(pg_sequence_last_value('{refused}'::regclass), 0), f.nonce, f.declared, f.generation, f.guard, f.guarded from {fence} f",
         epoch = names.object("epoch"),
         refused = names.object("refused"),
         fence = names.object("fence"),
@@ -203,9 +224,10 @@ pub(super) async fn record(client: &impl GenericClient, template: &Template) -> 
         reached: row.get(3),
         refused: row.get(4),
         nonce: row.get(5),
-        generation: row.get(6),
-        guard: row.get(7),
-        guarded: row.get(8),
+        declared: row.get(6),
+        generation: row.get(7),
+        guard: row.get(8),
+        guarded: row.get(9),
         oid: there.get(0),
         is_unlogged: there.get(1),
     }))
@@ -280,7 +302,7 @@ pub(super) async fn install(
     session: &mut Session,
     template: &Template,
     tables: &[PostgresTable],
-    generation: i64,
+    declaration: &Declaration,
     writers: &[String],
 ) -> Result<(), BackendError> {
     let sql = |error: tokio_postgres::Error| failed(&error);
@@ -293,6 +315,7 @@ pub(super) async fn install(
         transaction.batch_execute(&format!("create schema {SCHEMA}")).await.map_err(sql)?;
     }
     let before = read(&transaction, template, tables).await?;
+    before.record.as_ref().map_or(Ok(()), |record| record.is_not_later_than(declaration))?;
     if let Some(other) = shared(&transaction, template, &before.tables).await? {
         return Err(BackendError::Refused(other));
     }
@@ -310,9 +333,9 @@ pub(super) async fn install(
         guarded.push(table.oid);
     }
     let names = &template.names;
-    let record = format!("update {} set lock = $1, generation = $2, guard = $3, guarded = $4", names.object("fence"));
+    let record = format!("update {} set lock = $1, declared = $2, generation = $3, guard = $4, guarded = $5", names.object("fence"));
     let guard = template.expected_hash();
-    transaction.execute(&record, &[&names.lock, &generation, &guard, &guarded]).await.map_err(sql)?;
+    transaction.execute(&record, &[&names.lock, &declaration.uid, &declaration.generation, &guard, &guarded]).await.map_err(sql)?;
     if template.mode == GuardMode::Enforce {
         transaction.batch_execute(&canary(template, writers)).await.map_err(sql)?;
     }
@@ -470,6 +493,7 @@ mod tests {
             reached: 7,
             refused: 0,
             nonce: "n".into(),
+            declared: "uid".into(),
             generation: 1,
             guard: template.expected_hash(),
             guarded: vec![1],

@@ -15,7 +15,8 @@ create table if not exists @schema@.@fence@ (
   claim        text,                              -- null: nobody owns the lock, and every claim is refused
   activated_at timestamptz,
   nonce        text        not null default gen_random_uuid()::text,
-  generation   bigint      not null default 0,    -- of the WriteBoundary that this was installed for
+  declared     text        not null default '',   -- the uid of the WriteBoundary that this was installed for
+  generation   bigint      not null default 0,    -- and its generation
   guard        text        not null default '',   -- the hash of what was installed
   guarded      oid[]       not null default '{}'  -- the tables that got the trigger
 );

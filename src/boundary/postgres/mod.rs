@@ -47,7 +47,7 @@ pub struct Postgres {
     names: Names,
     spec: PostgresBoundary,
     mode: GuardMode,
-    generation: i64,
+    declaration: guard::Declaration,
     patience: Patience,
     defects: names::Defects,
 }
@@ -67,7 +67,9 @@ pub struct Which<'a> {
     pub boundary: &'a str,
     /// The FencedLock.
     pub lock: &'a str,
-    /// The generation of the WriteBoundary.
+    /// The WriteBoundary's uid.
+    pub uid: &'a str,
+    /// Its generation.
     pub generation: i64,
 }
 
@@ -75,7 +77,8 @@ impl Postgres {
     /// A boundary, as it is declared.
     pub fn new(access: Access, which: Which<'_>, spec: PostgresBoundary, mode: GuardMode, patience: Patience) -> Self {
         let names = Names::new(which.namespace, which.boundary, which.lock);
-        Self { access, names, spec, mode, generation: which.generation, patience, defects: Vec::new() }
+        let declaration = guard::Declaration { uid: which.uid.to_owned(), generation: which.generation };
+        Self { access, names, spec, mode, declaration, patience, defects: Vec::new() }
     }
 
     /// For tests: a guard in which one text of the templates is replaced by another, so that a proof has something to find.
@@ -114,7 +117,7 @@ impl Postgres {
     }
 
     async fn install(&self, session: &mut Session, template: &Template) -> Result<(), BackendError> {
-        let installed = guard::install(session, template, &self.spec.tables, self.generation, &self.spec.writer_roles).await;
+        let installed = guard::install(session, template, &self.spec.tables, &self.declaration, &self.spec.writer_roles).await;
         installed.map_err(|error| match error {
             BackendError::Refused(why) => BackendError::Refused(format!(
                 "the guard cannot be installed: {why}; give the operator's role what docs/postgres.md lists, or apply what `fencedlock guard print` \
@@ -151,46 +154,80 @@ impl Postgres {
 
     async fn examine_now(&self, ask: &Ask) -> Result<Examination, BackendError> {
         let target = self.access.target().await?;
-        let mut session = target.connect().await?;
+        let session = target.connect().await?;
         // Replicas take turns: there is one canary.
         let turn = "set lock_timeout = '10s'; select pg_advisory_lock(7109, $1)".replace("$1", &self.names.key().to_string());
         session.run(&turn).await?;
         session.run("set lock_timeout = '2s'").await?;
         let template = self.template(&session).await?;
-        let mut installed = guard::read(&session.client, &template, &self.spec.tables).await?;
-        let before = installed.differences(&template, self.generation);
-        let altered = before.altered.first().filter(|_| !ask.repair).map(|first| {
-            let more = crate::audit::boundary::more(before.altered.len() - 1);
-            format!("{first}{more}: the guard that was installed does not stand any more; it is installed again")
-        });
-        let came_later = self.audit(&session, &template, &installed).await?;
-        let shared = guard::shared(&session.client, &template, &installed.tables).await?;
-        if before.is_incomplete && altered.is_none() && shared.is_none() {
-            self.install(&mut session, &template).await?;
-            installed = guard::read(&session.client, &template, &self.spec.tables).await?;
-        }
-        let server = server::look(&session, &installed).await?;
-        let mut examined = Examination {
+        let installed = guard::read(&session.client, &template, &self.spec.tables).await?;
+        installed.record.as_ref().map_or(Ok(()), |record| record.is_not_later_than(&self.declaration))?;
+        let before = installed.differences(&template, self.declaration.generation);
+        let altered = self.told_altered(ask, &installed, &before);
+        let mut found = Examination {
             profile: Self::PROFILE,
-            server: server.identity,
+            server: String::new(),
             guard: installed.hash(&template).unwrap_or_default(),
             guard_altered: altered,
-            shared,
+            shared: None,
             answers: None,
-            bypasses: came_later,
-            not_durable: server.not_durable,
-            limits: server.limits,
+            bypasses: Vec::new(),
+            not_durable: None,
+            limits: Vec::new(),
             fence: installed.record.as_ref().and_then(|record| activate::fence(record, &template)),
-            refused: installed.record.as_ref().and_then(|record| u64::try_from(record.refused).ok()),
+            refused: None,
             last_refused: None,
-            notes: server.notes,
+            notes: Vec::new(),
+            unfinished: None,
         };
-        if self.mode == GuardMode::Observe {
-            examined.last_refused = last_seen(&session, &template).await?;
-        } else if examined.guard_altered.is_none() && examined.shared.is_none() {
-            examined.answers = Some(self.probe(&target, session, &template, &installed).await?);
+        match self.look_and_try(&target, session, &template, installed, before.is_incomplete, &mut found).await {
+            // What was found so far counts, whatever became of the rest.
+            Err(error) if found.guard_altered.is_some() || found.shared.is_some() || !found.bypasses.is_empty() => {
+                found.unfinished = Some(error.to_string());
+                Ok(found)
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(found),
         }
-        Ok(examined)
+    }
+
+    /// What was installed and does not stand any more, as long as it has to be told.
+    fn told_altered(&self, ask: &Ask, installed: &guard::Installed, before: &guard::Differences) -> Option<String> {
+        let is_gone = ask.is_known && installed.record.is_none();
+        let gone = is_gone.then(|| format!("the fence of {} is gone from this database, and its guard with it", self.names.boundary));
+        let first = gone.or_else(|| before.altered.first().cloned()).filter(|_| !ask.repair)?;
+        let more = crate::audit::boundary::more(before.altered.len().saturating_sub(1));
+        Some(format!("{first}{more}: the guard that was installed does not stand any more; it is installed again"))
+    }
+
+    /// Everything that may fail half way; what was found by then is in `found`.
+    async fn look_and_try(
+        &self,
+        target: &Target,
+        mut session: Session,
+        template: &Template,
+        mut installed: guard::Installed,
+        is_incomplete: bool,
+        found: &mut Examination,
+    ) -> Result<(), BackendError> {
+        // Before anything is installed: a partition that came without a trigger was open until now.
+        found.bypasses = self.audit(&session, template, &installed).await?;
+        found.shared = guard::shared(&session.client, template, &installed.tables).await?;
+        if is_incomplete && found.guard_altered.is_none() && found.shared.is_none() {
+            self.install(&mut session, template).await?;
+            installed = guard::read(&session.client, template, &self.spec.tables).await?;
+        }
+        let server = server::look(&session, &installed).await?;
+        (found.server, found.not_durable, found.limits, found.notes) = (server.identity, server.not_durable, server.limits, server.notes);
+        found.guard = installed.hash(template).unwrap_or_default();
+        found.fence = installed.record.as_ref().and_then(|record| activate::fence(record, template));
+        found.refused = installed.record.as_ref().and_then(|record| u64::try_from(record.refused).ok());
+        if self.mode == GuardMode::Observe {
+            found.last_refused = last_seen(&session, template).await?;
+        } else if found.guard_altered.is_none() && found.shared.is_none() {
+            found.answers = Some(self.probe(target, session, template, &installed).await?);
+        }
+        Ok(())
     }
 
     async fn audit(
@@ -218,6 +255,10 @@ impl Postgres {
         let run_id = format!("{:x}", std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos());
         let mut answers = super::proof::run::run(&mut canary, &Self::PROFILE, &run_id).await;
         answers.extend(on_tables);
+        if writer.is_none() {
+            let why = "spec.postgres.writerRoles is empty: nothing can be tried as a role that applications write with";
+            answers.add(super::proof::Probe::CurrentAccepted, super::proof::Outcome::Inconclusive(why.to_owned()));
+        }
         Ok(answers)
     }
 }

@@ -34,14 +34,21 @@ pub(super) async fn on_tables(
         (Probe::EnormousRefused, Some(format!("{lock}={}@{holder}", crate::epoch::Epoch::MAX_VALUE))),
     ];
     for table in installed.tables.iter().filter(|table| table.kind != 'f') {
-        let statements = statements(session, table).await?;
         for role in &roles {
+            let statements = statements(session, table, *role).await?;
+            let may_write = !statements.is_empty();
+            let mut was_tried = false;
             for (probe, claim) in &claims {
                 for statement in &statements {
                     if let Some(outcome) = try_one(session, *role, claim.as_deref(), statement, &table.name).await? {
                         answers.add(*probe, outcome);
+                        was_tried = true;
                     }
                 }
+            }
+            if may_write && !was_tried {
+                let who = role.map_or_else(|| "the operator's role".to_owned(), |role| format!("role {role:?}"));
+                answers.add(Probe::StaleRefused, Outcome::Inconclusive(format!("nothing could be tried on {} as {who}", table.name)));
             }
         }
     }
@@ -49,22 +56,31 @@ pub(super) async fn on_tables(
 }
 
 /// Statements that fire every trigger of their kind and touch no row. TRUNCATE has none; that its trigger is there the catalogue says.
-async fn statements(session: &Session, table: &Table) -> Result<Vec<String>, BackendError> {
+async fn statements(session: &Session, table: &Table, role: Option<&str>) -> Result<Vec<String>, BackendError> {
     let name = &table.name;
-    let column = session
+    let row = session
         .client
-        .query_opt(
-            "select attname::text from pg_attribute where attrelid = $1 and attnum > 0 and not attisdropped and attgenerated = '' \
-             and attidentity <> 'a' order by attnum limit 1",
-            &[&table.oid],
+        .query_one(
+            "select has_table_privilege(r, t, 'DELETE'), \
+               (select attname::text from pg_attribute where attrelid = t and attnum > 0 and not attisdropped and attgenerated = '' \
+                  and attidentity <> 'a' and has_column_privilege(r, t, attnum, 'UPDATE') order by attnum limit 1), \
+               (select attname::text from pg_attribute where attrelid = t and attnum > 0 and not attisdropped and attgenerated = '' \
+                  and attidentity <> 'a' and has_column_privilege(r, t, attnum, 'INSERT') order by attnum limit 1) \
+             from (select coalesce($2, current_user::text)::name as r, $1::oid as t) x",
+            &[&table.oid, &role],
         )
         .await
         .map_err(|error| failed(&error))?;
-    let mut statements = vec![format!("delete from only {name} where false")];
-    if let Some(column) = column {
-        let column = escape_identifier(column.get(0));
-        statements.push(format!("update only {name} set {column} = {column} where false"));
-        statements.push(format!("insert into {name} ({column}) select {column} from only {name} where false"));
+    // None of them reads anything: who may only write can be tried too.
+    let mut statements = Vec::new();
+    if row.get::<_, bool>(0) {
+        statements.push(format!("delete from only {name} where false"));
+    }
+    if let Some(column) = row.get::<_, Option<String>>(1) {
+        statements.push(format!("update only {name} set {} = default where false", escape_identifier(&column)));
+    }
+    if let Some(column) = row.get::<_, Option<String>>(2) {
+        statements.push(format!("insert into {name} ({}) select null where false", escape_identifier(&column)));
     }
     Ok(statements)
 }

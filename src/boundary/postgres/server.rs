@@ -65,15 +65,20 @@ async fn standbys(session: &Session) -> Result<Vec<NamedLimit>, BackendError> {
         .client
         .query(
             "select coalesce(application_name, '?'), sync_state from pg_stat_replication \
-             where coalesce(state, 'streaming') <> 'backup' and coalesce(sync_state, 'async') not in ('sync', 'quorum') order by 1",
+             where coalesce(state, 'streaming') <> 'backup' and coalesce(sync_state, 'async') <> 'sync' \
+             union all select slot_name::text, 'away' from pg_replication_slots where slot_type = 'physical' and not active order by 1",
             &[],
         )
         .await
         .map_err(|error| failed(&error))?;
     let Some(first) = rows.first() else { return Ok(Vec::new()) };
     let name: String = first.get(0);
-    let known = first.get::<_, Option<String>>(1).is_some();
-    let how = if known { "is asynchronous" } else { "may be asynchronous (grant pg_read_all_stats to the operator's role to tell)" };
+    let how = match first.get::<_, Option<String>>(1).as_deref() {
+        Some("away") => "is away (its replication slot waits)",
+        Some("quorum") => "is one of a quorum, which need not have it",
+        Some(_) => "is asynchronous",
+        None => "may be asynchronous (grant pg_read_all_stats to the operator's role to tell)",
+    };
     let detail = format!("standby {name:?} {how}: promoted, it may have forgotten the last activation");
     Ok(vec![NamedLimit { name: LimitName::FailoverMayForget, detail }])
 }

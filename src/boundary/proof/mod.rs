@@ -246,6 +246,8 @@ pub struct Examination {
     pub last_refused: Option<String>,
     /// What people should know and that is no finding.
     pub notes: Vec<String>,
+    /// Why the examination ended early. What was found by then counts all the same.
+    pub unfinished: Option<String>,
 }
 
 /// A complete proof, as it is remembered.
@@ -299,6 +301,8 @@ impl Proven {
 pub fn conclude(examined: &Examination, before: Option<&Proven>, generation: Option<i64>, now: Timestamp) -> (Seen, Option<Proven>) {
     let mut seen = Seen {
         examined: true,
+        unfinished: examined.unfinished.clone(),
+        inconclusive: examined.unfinished.clone(),
         shared: examined.shared.clone(),
         guard_altered: examined.guard_altered.clone(),
         writer_bypass: told(examined, true),
@@ -311,8 +315,7 @@ pub fn conclude(examined: &Examination, before: Option<&Proven>, generation: Opt
         limits: examined.limits.iter().map(|limit| limit.name).collect(),
         ..Seen::default()
     };
-    let (mut complete, mut probes) =
-        (examined.answers.is_some() && examined.guard_altered.is_none() && examined.shared.is_none(), Vec::new());
+    let (mut complete, mut probes) = (is_whole(examined), Vec::new());
     for probe in Probe::ALL {
         let Some(answers) = &examined.answers else { break };
         let answered = answers.of(probe).cloned();
@@ -389,6 +392,11 @@ pub const fn limit_detail(limit: LimitName) -> &'static str {
         LimitName::ScaleNotFenced => "/scale is not fenced",
         LimitName::WholeObjectWritersRefused => "an owner that writes objects built from scratch is refused",
     }
+}
+
+/// Whether everything was looked at that a proof needs.
+fn is_whole(examined: &Examination) -> bool {
+    examined.answers.is_some() && examined.guard_altered.is_none() && examined.shared.is_none() && examined.unfinished.is_none()
 }
 
 fn not_tried() -> Outcome {

@@ -30,6 +30,7 @@ fn examined(profile: Profile, answers: Answers) -> Examination {
         refused: None,
         last_refused: None,
         notes: Vec::new(),
+        unfinished: None,
     }
 }
 

@@ -195,7 +195,7 @@ impl Db {
     pub fn called(&self, boundary: &str, lock: &str, spec: Value, mode: GuardMode, generation: i64) -> Postgres {
         let spec: PostgresBoundary = serde_json::from_value(spec).unwrap();
         let access = Access::Given { url: self.url(&self.operator), authorities: None };
-        let which = Which { namespace: "team", boundary, lock, generation };
+        let which = Which { namespace: "team", boundary, lock, uid: "uid", generation };
         Postgres::new(access, which, spec, mode, Arc::default())
     }
 
