@@ -75,6 +75,9 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
         evidence: &evidence,
         now,
     });
+    if !unit.proofs.may_record(boundary, judged.verdict) {
+        return Ok(Action::requeue(CATCH_UP));
+    }
     let rolled_back = fence_rolled_back(boundary, news.fence.as_ref());
     if let Some(seen) = &news.fence
         && matches!(&side, LockSide::Found { active: Some(active) } if seen.as_ref() != Some(active))

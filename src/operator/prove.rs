@@ -18,7 +18,10 @@ use super::{
     unit::{Declared, declared, key_of},
 };
 use crate::{
-    api::{self, ProofSchedule, WriteBoundary, WriteBoundarySpec, conditions::truncate},
+    api::{
+        self, BoundaryVerdict, ProofSchedule, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus,
+        conditions::{reason, truncate},
+    },
     audit::boundary::{Evidence, Seen, remembered},
     boundary::{
         Ask, Backend, BackendError,
@@ -57,6 +60,8 @@ struct Known {
     refused: Option<u64>,
     /// When the count of mode Observe was written last.
     observed_written: Option<Instant>,
+    /// Since when this process sees a finding recorded.
+    finding_since: Option<Instant>,
 }
 
 /// What an examination brought that has to be told or counted once.
@@ -121,6 +126,7 @@ impl Known {
             failure: None,
             refused: None,
             observed_written: None,
+            finding_since: None,
         }
     }
 }
@@ -247,6 +253,25 @@ impl Proofs {
         known.last.as_ref().map(|(_, examined)| Arc::clone(examined))
     }
 
+    /// Whether a verdict may take the place of the recorded one. A finding that somebody recorded, another replica perhaps, stands until
+    /// this process has looked itself since it saw it; then it looks at once.
+    pub(super) fn may_record(&self, boundary: &WriteBoundary, verdict: BoundaryVerdict) -> bool {
+        let mut known = locked(&self.known);
+        let Some(known) = known.get_mut(&key_of(boundary)) else { return true };
+        let status = boundary.status.as_ref().filter(|status| status.observed_generation == boundary.metadata.generation);
+        if !status.is_some_and(is_finding) {
+            known.finding_since = None;
+            return true;
+        }
+        let since = *known.finding_since.get_or_insert_with(Instant::now);
+        let has_looked = known.last.as_ref().is_some_and(|(began, _)| *began > since);
+        let is_good = matches!(verdict, BoundaryVerdict::Proven | BoundaryVerdict::RiskAccepted);
+        if is_good && !has_looked {
+            known.due = Instant::now();
+        }
+        !is_good || has_looked
+    }
+
     /// Mode Observe: who would have been refused, as a status shows it, at most once per half of a proof's age.
     pub(super) fn observed(&self, boundary: &WriteBoundary) -> Option<api::Observed> {
         let before = boundary.status.as_ref().and_then(|status| status.observed.clone());
@@ -296,6 +321,19 @@ impl Known {
         self.last = Some((began, examined));
         news
     }
+}
+
+/// Whether a status records what only another look can take back.
+fn is_finding(status: &WriteBoundaryStatus) -> bool {
+    let found = [
+        reason::PROBE_FAILED,
+        reason::BYPASS_FOUND,
+        reason::GUARD_ALTERED,
+        reason::FENCE_NOT_DURABLE,
+        reason::TARGET_SHARED,
+        reason::PROOF_VOID,
+    ];
+    status.reason.as_deref().is_some_and(|reason| found.contains(&reason))
 }
 
 fn fence_of(examined: &Examination) -> FenceKnown {

@@ -90,7 +90,7 @@ pub fn critical() -> Value {
 }
 
 /// A lock with an enforcing boundary on a database, held by `x` with epoch 1.
-async fn enforced(lab: &Lab, db: &Db) -> Running {
+pub async fn enforced(lab: &Lab, db: &Db) -> Running {
     lab.share_secret(db).await;
     let operator = lab.operator_slow().await;
     lab.declare_boundary("db", boundary(db, "Enforce")).await;
@@ -200,6 +200,33 @@ async fn a_bypass_is_found_and_its_end_too() {
     assert!(installed.status == "False" && installed.message.contains("the trigger on public.t is gone"), "{}", installed.message);
     lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
     assert_eq!(said(&connect(&db.url(&db.writer)).await, "update t set v = v").await, "FL001", "it was installed again");
+}
+
+/// Two replicas that both work: what one of them found is not overwritten by the other, which looked before.
+#[tokio::test]
+async fn what_one_replica_found_another_does_not_take_back() {
+    let lab = Lab::new().await;
+    let mine = Memories::default();
+    lab.declare_boundary("db", memory("a")).await;
+    lab.declare_spec("a", critical()).await;
+    let _one = lab.operator_with(&[&lab.namespace], Arc::new(mine.clone())).await;
+    lab.until_verdict(BoundaryVerdict::Proven, "AllProbesPassed").await;
+    // Another one records a finding, which this one would look for again only in minutes.
+    let bypass = fencedlock::boundary::proof::Bypass { by_writer: true, text: "writer role \"app\" owns table t".into() };
+    mine.of(&lab.namespace, "db").bypass(vec![bypass]);
+    let mut old = lab.boundaries().get("db").await.unwrap();
+    old.status.as_mut().unwrap().proof = None;
+    old.status.as_mut().unwrap().verdict = Some(BoundaryVerdict::Violated);
+    old.status.as_mut().unwrap().reason = Some("BypassFound".into());
+    lab.boundaries().replace_status("db", &PostParams::default(), &old).await.unwrap();
+    let examined = mine.of(&lab.namespace, "db");
+    let deadline = tokio::time::Instant::now() + crate::support::lab::LIMIT;
+    while examined.examinations() < 2 {
+        assert!(tokio::time::Instant::now() < deadline, "it does not look again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let status = lab.until_verdict(BoundaryVerdict::Violated, "BypassFound").await;
+    assert!(status.conditions.iter().any(|c| c.type_ == on_boundary::BYPASS_FREE && c.message.contains("owns table t")));
 }
 
 /// The fence is beyond the grant: somebody moved it, or Kubernetes was restored. The verdict does not stand still, and the present holder

@@ -10,7 +10,7 @@ use std::{
 use crate::{
     pg::{Db, said, text, until},
     postgres::critical,
-    support::{Lab, lab::has},
+    support::{Lab, lab::has, lease::at, proxy::Proxy},
 };
 use fencedlock::api::{Verdict, conditions::lock as on};
 use kube::config::{AuthInfo, Kubeconfig};
@@ -145,7 +145,7 @@ async fn a_command_is_stopped_when_the_lock_is_lost() {
     lab.declare("a", "CorrectnessCritical").await;
     let mut worker = Run::start(&lab, "w1", &["--grace", "200ms"], "trap 'echo told' TERM; echo ready; while :; do sleep 0.05; done", &[]);
     worker.line();
-    lab.lease("a").put(Some("thief"), Some(9), crate::support::lease::at(9)).await;
+    lab.lease("a").put(Some("thief"), Some(9), at(9)).await;
     assert_eq!(worker.line(), "told");
     assert_eq!(worker.code(), 123);
     lab.until_active("a", 2, "thief").await;
@@ -187,4 +187,62 @@ async fn a_worker_that_slept_through_its_lease_is_refused_by_the_database() {
     assert!(told.starts_with("1 write was refused"), "{told}");
     assert_eq!(said(&db.claiming(&lab.claim(1, "worker-a")).await, "update t set v = v").await, "FL002");
     until(&db.admin, "select string_agg(distinct v, ',') from t", "b").await;
+}
+
+/// The network delivers late: what the old owner sent in time arrives after the next one was activated.
+#[tokio::test]
+async fn a_write_that_is_delivered_late_is_refused() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let _operator = crate::postgres::enforced(&lab, &db).await;
+    let network = Proxy::to(format!("127.0.0.1:{}", db.port).parse().unwrap()).await;
+    let url = db.url(&db.writer).replace(&db.port.to_string(), &network.address.port().to_string());
+    let old = crate::pg::connect(&url).await;
+    old.batch_execute(&format!("set fencedlock.claim = '{}'", lab.claim(1, "x"))).await.unwrap();
+    assert_eq!(said(&old, "update t set v = 'in time'").await, "ok");
+    network.hold(true);
+    let late = said(&old, "update t set v = 'late'");
+    let takeover = async {
+        lab.lease("a").put(Some("y"), Some(1), at(1)).await;
+        lab.until_active("a", 2, "y").await;
+        assert_eq!(said(&db.claiming(&lab.claim(2, "y")).await, "update t set v = 'y'").await, "ok");
+        network.hold(false);
+    };
+    let (late, ()) = futures::join!(late, takeover);
+    assert_eq!(late, "FL002");
+    assert_eq!(text(&db.admin, "select string_agg(distinct v, ',') from t").await, "y");
+}
+
+/// No operator runs during the whole takeover: the new holder is not granted anything and starts nothing; on its return the operator
+/// catches up in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_no_operator_runs_nothing_unfenced_starts() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let operator = crate::postgres::enforced(&lab, &db).await;
+    operator.crash().await;
+    lab.lease("a").put(None, Some(1), at(1)).await;
+    let mut waits = Run::start(&lab, "y", &["--wait", "3s"], "echo started", &[]);
+    assert_eq!(waits.code(), 124);
+    assert_eq!(said(&db.claiming(&lab.claim(1, "x")).await, "update t set v = v").await, "ok", "the last owner that was granted, still");
+    let mut next = Run::start(&lab, "z", &[], "echo $FENCEDLOCK_EPOCH", &[]);
+    let _again = lab.operator_slow().await;
+    assert_eq!((next.line().as_str(), next.code()), ("2", 0));
+    assert_eq!(said(&db.claiming(&lab.claim(1, "x")).await, "update t set v = v").await, "FL002");
+}
+
+/// The operator dies between minting and activation, which an open transaction holds up: the next one activates the same epoch.
+#[tokio::test]
+async fn an_operator_that_dies_between_minting_and_activation_wastes_no_epoch() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let operator = crate::postgres::enforced(&lab, &db).await;
+    let old = db.claiming(&lab.claim(1, "x")).await;
+    old.batch_execute("begin; update t set v = 'before'").await.unwrap();
+    lab.lease("a").put(Some("y"), Some(1), at(1)).await;
+    lab.until_condition("a", on::EPOCH_ACTIVE, "False", "ActivationFailed").await;
+    operator.crash().await;
+    old.batch_execute("commit").await.unwrap();
+    assert_eq!(said(&old, "update t set v = v").await, "ok", "nobody else may write yet");
+    let _again = lab.operator_slow().await;
+    lab.until_active("a", 2, "y").await;
+    assert_eq!(said(&old, "update t set v = v").await, "FL002");
+    assert_eq!(said(&db.claiming(&lab.claim(2, "y")).await, "update t set v = v").await, "ok");
 }

@@ -21,6 +21,8 @@ pub struct Proxy {
     age: Arc<watch::Sender<u64>>,
     /// New connections are closed at once.
     refuses: Arc<AtomicBool>,
+    /// What clients send is kept.
+    holds: watch::Sender<bool>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
@@ -32,16 +34,18 @@ impl Proxy {
         let ages = Arc::clone(&age);
         let refuses = Arc::new(AtomicBool::new(false));
         let refused = Arc::clone(&refuses);
+        let holds = watch::Sender::new(false);
+        let held = holds.subscribe();
         let accepting = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 if refused.load(Ordering::Relaxed) {
                     continue;
                 }
                 let Ok(far) = TcpStream::connect(target).await else { continue };
-                tokio::spawn(pipe(near, far, ages.subscribe()));
+                tokio::spawn(pipe(near, far, ages.subscribe(), held.clone()));
             }
         });
-        Self { address, age, refuses, accepting }
+        Self { address, age, refuses, holds, accepting }
     }
 
     /// Whether there is a way to the other side. When it is taken away, what is connected dies without a word.
@@ -50,6 +54,11 @@ impl Proxy {
         if refuses {
             self.drop_silently();
         }
+    }
+
+    /// Keeps what clients send, as a network that delivers late does, until it is told to deliver.
+    pub fn hold(&self, holds: bool) {
+        self.holds.send_replace(holds);
     }
 
     /// From now on nothing passes on the connections that there are, and nobody is told. New ones work.
@@ -65,13 +74,13 @@ impl Drop for Proxy {
 }
 
 /// Copies both ways until an end closes. Once another age has begun the sockets stay open and nothing is copied any more.
-async fn pipe(near: TcpStream, far: TcpStream, mut ages: watch::Receiver<u64>) {
+async fn pipe(near: TcpStream, far: TcpStream, mut ages: watch::Receiver<u64>, mut held: watch::Receiver<bool>) {
     let born = *ages.borrow_and_update();
     let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = (near.into_split(), far.into_split());
     let alive = async {
         tokio::select! {
-            () = copy(&mut near_in, &mut far_out) => {}
-            () = copy(&mut far_in, &mut near_out) => {}
+            () = copy(&mut near_in, &mut far_out, Some(&mut held)) => {}
+            () = copy(&mut far_in, &mut near_out, None) => {}
         }
     };
     tokio::select! {
@@ -82,9 +91,14 @@ async fn pipe(near: TcpStream, far: TcpStream, mut ages: watch::Receiver<u64>) {
     while ages.changed().await.is_ok() {}
 }
 
-async fn copy(from: &mut (impl AsyncReadExt + Unpin), to: &mut (impl AsyncWriteExt + Unpin)) {
+async fn copy(from: &mut (impl AsyncReadExt + Unpin), to: &mut (impl AsyncWriteExt + Unpin), mut held: Option<&mut watch::Receiver<bool>>) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        if let Some(held) = &mut held
+            && held.wait_for(|holds| !holds).await.is_err()
+        {
+            return;
+        }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
