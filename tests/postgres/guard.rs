@@ -261,3 +261,24 @@ async fn installing_is_idempotent_and_two_may_do_it_at_once() {
     assert_eq!((&first.guard, &first.server), (&again.guard, &again.server));
     assert_eq!(text(&db.admin, "select count(*) from pg_trigger where tgrelid = 't'::regclass").await, "1");
 }
+
+/// The operator gets another login: the guard is upgraded, and nobody is accused of having altered it.
+#[tokio::test]
+async fn another_login_of_the_operator_is_an_upgrade() {
+    let db = Db::new().await;
+    db.fenced(7, "a").await;
+    let next = format!("{}_next", db.operator);
+    db.admin
+        .batch_execute(&format!(
+            "create role {next} login password '{next}' in role {}; grant create on database {} to {next}",
+            db.operator, db.name
+        ))
+        .await
+        .unwrap();
+    let other = Db { operator: next, ..db };
+    let boundary = other.boundary(GuardMode::Enforce);
+    let examined = examine(&boundary).await;
+    assert_eq!(examined.guard_altered, None);
+    assert_eq!(examined.refused, Some(0), "what the new one tries is not counted either");
+    assert_eq!(examined.fence.unwrap().epoch.get(), 7);
+}

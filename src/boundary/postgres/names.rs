@@ -112,15 +112,16 @@ impl Template {
         pairs.push(("@prefix@".into(), escape_literal(&names.prefix())));
         pairs.push(("@boundary@".into(), escape_literal(&names.boundary)));
         pairs.push(("@lock@".into(), escape_literal(&names.lock)));
-        pairs.push(("@operator@".into(), escape_literal(&self.operator)));
         pairs
     }
 
     fn fill(&self, template: &str) -> String {
-        self.pairs().iter().fold(template.to_owned(), |text, (placeholder, value)| text.replace(placeholder, value))
+        let named = self.pairs().iter().fold(template.to_owned(), |text, (placeholder, value)| text.replace(placeholder, value));
+        named.replace("@operator@", &escape_literal(&self.operator))
     }
 
-    /// A text with the names taken out again, so that what was made from one template is equal.
+    /// A text with the names taken out again, so that what was made from one template is equal. The operator's role stays in it: a guard
+    /// that was installed by another role is another version, and was not altered.
     fn normalise(&self, text: &str) -> String {
         self.pairs().iter().fold(text.to_owned(), |text, (placeholder, value)| text.replace(value, placeholder))
     }
@@ -210,6 +211,10 @@ mod tests {
         let (real, canary) = (template(names.clone(), GuardMode::Enforce), template(names.canary(), GuardMode::Enforce));
         assert_eq!(real.expected_hash(), canary.expected_hash());
         assert_ne!(real.expected_hash(), template(names, GuardMode::Observe).expected_hash());
+        let other = Template { operator: "other".into(), ..real.clone() };
+        let bodies = FUNCTIONS.map(|f| real.body(f));
+        assert_eq!(other.hash(bodies.iter().map(String::as_str)), real.expected_hash(), "as it was installed");
+        assert_ne!(other.expected_hash(), real.expected_hash(), "and not as it would be now");
         let changed = FUNCTIONS.map(|f| real.body(f).replace("return null", "return  null"));
         assert_ne!(real.hash(changed.iter().map(String::as_str)), real.expected_hash());
     }
