@@ -148,7 +148,10 @@ async fn with_grant(args: &Args, lock: &Lock, holder: &Holder, state: &mut watch
     };
     loop {
         tokio::select! {
-            status = child.process.wait() => return Ok(code_of(status?)),
+            status = child.process.wait() => {
+                child.leave_nobody();
+                return Ok(code_of(status?));
+            }
             why = lost(state) => {
                 say(&format!("{why}: the command is stopped"));
                 child.stop(args.grace.get()).await?;
@@ -197,6 +200,7 @@ async fn lost(state: &mut watch::Receiver<Hold>) -> String {
 
 struct Running {
     process: Child,
+    pid: Option<Pid>,
     /// Its process group, when it has one of its own: at a terminal it shares ours, so that it can read from it.
     group: bool,
 }
@@ -216,16 +220,24 @@ fn start(args: &Args, lock: &Lock, holder: &Holder, epoch: Epoch) -> io::Result<
     if group {
         command.process_group(0);
     }
-    Ok(Running { process: command.spawn()?, group })
+    let process = command.spawn()?;
+    let pid = process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    Ok(Running { process, pid, group })
 }
 
 impl Running {
     fn send(&self, signal: Signal) {
-        let pid = self.process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        let Some(pid) = pid else { return };
+        let Some(pid) = self.pid else { return };
         // It may have ended just now.
         let sent = if self.group { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
         sent.ok();
+    }
+
+    /// What the command left running in its process group is told to end: its claim is obsolete as soon as the lock is given back.
+    fn leave_nobody(&self) {
+        if self.group {
+            self.send(Signal::TERM);
+        }
     }
 
     /// TERM, then KILL. A stopped process is woken, so that it can obey.

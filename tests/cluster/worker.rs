@@ -131,6 +131,15 @@ async fn each_end_has_its_exit_code() {
     obeys.line();
     obeys.signal("TERM");
     assert_eq!(obeys.code(), 9);
+    // What it leaves behind is told to end as well.
+    let mut leaves = Run::start(&lab, "w2", &[], "sleep 600 > /dev/null & echo $!", &[]);
+    let left = leaves.line();
+    assert_eq!(leaves.code(), 0);
+    let deadline = std::time::Instant::now() + crate::support::lab::LIMIT;
+    while std::fs::read_to_string(format!("/proc/{left}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
+        assert!(std::time::Instant::now() < deadline, "{left} still runs");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     // Without an operator nobody gets an epoch, and it is said.
     operator.stop().await;
     let (code, text) = run("a", &["--wait", "1s"], "true");
