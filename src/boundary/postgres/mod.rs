@@ -1,6 +1,6 @@
 //! Tables of a PostgreSQL database (design: boundaries.md section 3). Everything that knows PostgreSQL is in this folder.
 //!
-//! Start with [`Postgres`]. `guard` is what is installed, from the templates beside it; `activate` moves the fence; `canary` is what a
+//! Start with [`Postgres`]. `guard` is what is installed, `install` puts it there from the templates beside it; `activate` moves the fence; `canary` is what a
 //! proof writes to; `audit` looks for ways around, `server` for what may be forgotten.
 
 use std::{
@@ -17,6 +17,7 @@ mod audit;
 mod canary;
 mod connect;
 mod guard;
+mod install;
 mod names;
 mod probes;
 mod server;
@@ -95,7 +96,7 @@ impl Postgres {
     pub async fn remove(&self) -> Result<Vec<String>, BackendError> {
         let mut session = self.access.target().await?.connect().await?;
         let template = self.template(&session).await?;
-        guard::remove(&mut session, &template).await
+        install::remove(&mut session, &template).await
     }
 
     /// What a managed guard is proven for.
@@ -117,7 +118,7 @@ impl Postgres {
     }
 
     async fn install(&self, session: &mut Session, template: &Template) -> Result<(), BackendError> {
-        let installed = guard::install(session, template, &self.spec.tables, &self.declaration, &self.spec.writer_roles).await;
+        let installed = install::install(session, template, &self.spec.tables, &self.declaration, &self.spec.writer_roles).await;
         installed.map_err(|error| match error {
             BackendError::Refused(why) => BackendError::Refused(format!(
                 "the guard cannot be installed: {why}; give the operator's role what docs/postgres.md lists, or apply what `fencedlock guard print` \
@@ -212,7 +213,7 @@ impl Postgres {
     ) -> Result<(), BackendError> {
         // Before anything is installed: a partition that came without a trigger was open until now.
         found.bypasses = self.audit(&session, template, &installed).await?;
-        found.shared = guard::shared(&session.client, template, &installed.tables).await?;
+        found.shared = install::shared(&session.client, template, &installed.tables).await?;
         if is_incomplete && found.guard_altered.is_none() && found.shared.is_none() {
             self.install(&mut session, template).await?;
             installed = guard::read(&session.client, template, &self.spec.tables).await?;
@@ -267,7 +268,7 @@ impl Postgres {
 pub fn script(which: Which<'_>, spec: &PostgresBoundary, mode: GuardMode, operator: &str) -> String {
     let names = Names::new(which.namespace, which.boundary, which.lock);
     let template = Template { names, mode, operator: operator.to_owned(), defects: Vec::new() };
-    guard::script(&template, &spec.tables, &spec.writer_roles)
+    install::script(&template, &spec.tables, &spec.writer_roles)
 }
 
 /// Who would have been refused last, in words.
