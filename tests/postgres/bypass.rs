@@ -123,6 +123,17 @@ async fn what_a_writer_can_go_around_with_is_named() {
             "drop function public.f()",
             "SECURITY DEFINER function public.f",
         ),
+        ("grant pg_write_server_files to APP", "revoke pg_write_server_files from APP", "act as the server"),
+        (
+            "alter schema fencedlock owner to APP",
+            "alter schema fencedlock owner to OPERATOR; grant usage on schema fencedlock to APP",
+            "owns schema fencedlock",
+        ),
+        (
+            "alter role APP set session_replication_role = replica",
+            "alter role APP reset session_replication_role",
+            "session_replication_role set for every session",
+        ),
         ("grant trigger on t to APP", "revoke trigger on t from APP", "has TRIGGER on public.t"),
         (
             "create table inbox (id int); grant insert on inbox to APP; create function public.load() returns trigger language plpgsql security \
@@ -152,7 +163,8 @@ async fn what_a_writer_can_go_around_with_is_named() {
                 .await;
         let fill = |sql: &str| {
             let object = |name: &str| format!("fencedlock.\"{base}_{name}\"");
-            sql.replace("APP", &db.writer)
+            sql.replace("OPERATOR", &db.operator)
+                .replace("APP", &db.writer)
                 .replace("OWNER", &db.owner)
                 .replace("DATABASE", &db.name)
                 .replace("FENCE", &object("fence"))
