@@ -29,6 +29,13 @@ pub struct Fence {
     pub holder: Option<Holder>,
 }
 
+impl Fence {
+    /// Epoch and holder as texts carry them: an empty holder is nobody.
+    pub fn owner(&self) -> (Epoch, String) {
+        (self.epoch, self.holder.as_ref().map_or_else(String::new, |holder| holder.as_str().to_owned()))
+    }
+}
+
 /// What became of an activation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {

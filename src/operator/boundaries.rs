@@ -16,7 +16,7 @@ use super::{
     guarded::Malformed,
     jobs::Progress,
     metrics::Kind,
-    prove::{FenceKnown, News, limits},
+    prove::{FenceKnown, limits},
     reconcile::{LOOK_AGAIN, wait_until},
     status,
     unit::{Guarded, Unit, key_of, settled, ticket},
@@ -61,7 +61,7 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
     let grant = lock.and_then(|l| l.status.as_ref()).and_then(|s| s.grant.as_ref());
     let side = if is_there { lock_side(grant) } else { LockSide::NotFound };
     let field_errors = unit.checked_boundaries.errors(key, &boundary.spec);
-    let (news, next) = prove(unit, key, boundary, field_errors.is_empty(), now);
+    let next = prove(unit, key, boundary, field_errors.is_empty(), now);
     if is_ahead(unit, key, &side) {
         // This process has activated a grant whose status its cache does not show yet.
         return Ok(Action::requeue(CATCH_UP));
@@ -76,8 +76,11 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
         now,
     });
     if !unit.proofs.may_record(boundary, judged.verdict) {
-        return Ok(Action::requeue(CATCH_UP));
+        // It is looked at now; this boundary is woken when that ends.
+        let next = prove(unit, key, boundary, true, now);
+        return Ok(next.map_or_else(Action::await_change, Action::requeue));
     }
+    let news = unit.proofs.news(key);
     let rolled_back = fence_rolled_back(boundary, news.fence.as_ref());
     if let Some(seen) = &news.fence
         && matches!(&side, LockSide::Found { active: Some(active) } if seen.as_ref() != Some(active))
@@ -92,6 +95,7 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
         status::record_boundary(unit, boundary, status).await?;
     }
     unit.announcer.announce(boundary, announcements);
+    unit.proofs.told(key);
     let by_rule = judged.until.map(wait_until);
     Ok([by_rule, next].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
 }
@@ -99,14 +103,16 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
 /// How soon a cache is looked at again that lags behind what this process did.
 const CATCH_UP: Duration = Duration::from_millis(200);
 
-/// Takes in what an examination found, and begins one that is due. Returns what is new and when to come again.
-fn prove(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary, is_valid: bool, now: Timestamp) -> (News, Option<Duration>) {
-    let Some(backend) = unit.backends.backend(boundary).filter(|_| is_valid) else { return (News::default(), None) };
+/// Takes in what an examination found, and begins one that is due. Returns when to come again.
+fn prove(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary, is_valid: bool, now: Timestamp) -> Option<Duration> {
+    let backend = unit.backends.backend(boundary).filter(|_| is_valid)?;
     let (queue, own) = (unit.boundary_queue.clone(), key.clone());
-    let (news, next) = unit.proofs.drive(boundary, backend, unit.settings.proof_timeout, now, move || queue.push(&own));
-    unit.metrics.examined(boundary.spec.type_, &news);
+    let (tally, next) = unit.proofs.drive(boundary, backend, unit.settings.proof_timeout, now, move || queue.push(&own));
+    if let Some(tally) = tally {
+        unit.metrics.examined(boundary.spec.type_, &tally);
+    }
     // A little later, so that the moment has come.
-    (news, Some(next.saturating_add(Duration::from_millis(10))))
+    Some(next.saturating_add(Duration::from_millis(10)))
 }
 
 /// Whether this process moved the fence beyond the lock's active grant as its cache shows it. One that was only seen to be there is

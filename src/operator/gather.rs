@@ -289,8 +289,8 @@ pub(super) fn activation(progress: Progress<boundary::Activation>) -> Activation
 }
 
 fn trusted(name: &str, fence: &boundary::Fence) -> TrustedFence {
-    let holder = fence.holder.as_ref().map_or_else(String::new, |h| h.as_str().to_owned());
-    TrustedFence { boundary: name.to_owned(), epoch: fence.epoch.get(), holder }
+    let (epoch, holder) = fence.owner();
+    TrustedFence { boundary: name.to_owned(), epoch: epoch.get(), holder }
 }
 
 /// How long a pass waits for fences to be read. When that is not enough it ends, and the lock is woken when a read does.

@@ -12,7 +12,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{error::Error, follow::Key, prove::News};
+use super::{error::Error, follow::Key, prove::Tally};
 use crate::api::BoundaryType;
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -53,19 +53,11 @@ pub struct Metrics {
     renewal_failures: Counter,
     grant_latency: Histogram,
     activation_seconds: Histogram,
-    rejected_writes: Family<Labels<1>, Counter>,
+    rejected_writes: Family<[(&'static str, String); 1], Counter>,
     probes: Family<[(&'static str, String); 3], Counter>,
     watch_events: Family<Labels<1>, Gauge>,
     /// Reconciles by `namespace/name` of the lock. Grows with every name, so it is kept only where it is asked for.
     per_lock: Option<Mutex<HashMap<String, u64>>>,
-}
-
-const fn type_label(type_: BoundaryType) -> &'static str {
-    match type_ {
-        BoundaryType::Postgres => "Postgres",
-        BoundaryType::Kubernetes => "Kubernetes",
-        BoundaryType::External => "External",
-    }
 }
 
 impl Default for Metrics {
@@ -84,7 +76,7 @@ impl Default for Metrics {
             per_lock: None,
         };
         // A counter that is not there before its first event hides that event from increase().
-        drop(metrics.rejected_writes.get_or_create(&[("type", type_label(BoundaryType::Postgres))]));
+        drop(metrics.rejected_writes.get_or_create(&[("type", BoundaryType::Postgres.to_string())]));
         for kind in [Kind::Lock, Kind::Boundary] {
             drop(metrics.reconciles.get_or_create(&[kind.label()]));
             drop(metrics.reconcile_seconds.get_or_create(&[kind.label()]));
@@ -165,11 +157,11 @@ impl Metrics {
         self.activation_seconds.observe(took.as_secs_f64());
     }
 
-    pub(super) fn examined(&self, type_: BoundaryType, news: &News) {
-        if news.refused > 0 {
-            self.rejected_writes.get_or_create(&[("type", type_label(type_))]).inc_by(news.refused);
+    pub(super) fn examined(&self, type_: BoundaryType, tally: &Tally) {
+        if tally.refused > 0 {
+            self.rejected_writes.get_or_create(&[("type", type_.to_string())]).inc_by(tally.refused);
         }
-        for probe in &news.probes {
+        for probe in &tally.probes {
             let labels = [("type", type_.to_string()), ("probe", probe.name.clone()), ("outcome", format!("{:?}", probe.outcome))];
             self.probes.get_or_create(&labels).inc();
         }

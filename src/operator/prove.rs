@@ -24,7 +24,7 @@ use crate::{
     },
     audit::boundary::{Evidence, Seen, remembered},
     boundary::{
-        Ask, Backend, BackendError,
+        Ask, Backend, BackendError, Fence,
         proof::{self, Examination, NamedLimit, Proven},
     },
     epoch::Epoch,
@@ -62,18 +62,27 @@ struct Known {
     observed_written: Option<Instant>,
     /// Since when this process sees a finding recorded.
     finding_since: Option<Instant>,
+    /// What was not told yet.
+    news: News,
 }
 
-/// What an examination brought that has to be told or counted once.
+/// What examinations brought that has to be told once. It waits until a pass could write its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// Writes that were refused since the one before.
+    /// Writes that were refused.
     pub(super) refused: u64,
     /// The fence that was seen; `None` when nothing new was.
     pub(super) fence: Option<FenceKnown>,
     /// Why what was proven before counts no longer.
     pub(super) void: Option<String>,
-    /// How each probe came out, for the metrics.
+}
+
+/// What one examination adds to the metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Writes that were refused since the one before.
+    pub(super) refused: u64,
+    /// How each probe came out.
     pub(super) probes: Vec<api::ProbeResult>,
 }
 
@@ -95,6 +104,11 @@ impl Default for Proofs {
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is known of a boundary as it is declared now.
+fn current<'a>(all: &'a HashMap<Key, Known>, boundary: &WriteBoundary) -> Option<&'a Known> {
+    all.get(&key_of(boundary)).filter(|known| known.declared == declared(boundary))
 }
 
 fn interval(spec: &WriteBoundarySpec) -> Duration {
@@ -127,12 +141,13 @@ impl Known {
             refused: None,
             observed_written: None,
             finding_since: None,
+            news: News::default(),
         }
     }
 }
 
 impl Proofs {
-    /// Runs on a boundary's clock: takes in an examination that ended, begins one that is due. Returns what is new, and when to come
+    /// Runs on a boundary's clock: takes in an examination that ended, begins one that is due. Returns what to count, and when to come
     /// again.
     pub(super) fn drive(
         &self,
@@ -141,34 +156,34 @@ impl Proofs {
         limit: Duration,
         now: Timestamp,
         wake: impl FnOnce() + Send + 'static,
-    ) -> (News, Duration) {
+    ) -> (Option<Tally>, Duration) {
         let (key, is_declared) = (key_of(boundary), declared(boundary));
         let mut known = locked(&self.known);
         let entry = known.entry(key.clone()).or_insert_with(|| Known::recorded(boundary, now));
         if entry.declared != is_declared {
             // Another declaration: nothing of the old one is good for it, but what was counted stays counted.
-            *entry = Known { refused: entry.refused, round: entry.round, ..Known::recorded(boundary, now) };
+            *entry = Known { refused: entry.refused, round: entry.round, news: entry.news.clone(), ..Known::recorded(boundary, now) };
             (entry.due, entry.seen) = (Instant::now(), Seen::default());
         }
-        let mut news = News::default();
+        let mut tally = None;
         let ticket = (is_declared, entry.round);
         match self.jobs.peek(&key, &ticket) {
             Some(Progress::Done(examined)) => {
                 let is_outdated = self.fence_after(&key, Some(examined.0)).is_some();
-                news = entry.take_in(boundary, examined, is_outdated, now);
+                tally = Some(entry.take_in(boundary, examined, is_outdated, now));
                 entry.round += 1;
                 self.jobs.forget(&key);
             }
             Some(Progress::Failed(why, wait)) if !wait.is_zero() => {
                 entry.failure = Some(why);
-                return (news, wait);
+                return (tally, wait);
             }
-            Some(Progress::Running) => return (news, limit),
+            Some(Progress::Running) => return (tally, limit),
             Some(Progress::Failed(..)) | None => {}
         }
         let wait = entry.due.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
-            return (news, wait);
+            return (tally, wait);
         }
         let status = boundary.status.as_ref();
         let is_known = status.is_some_and(|status| status.fence.is_some() || status.proof.is_some());
@@ -185,15 +200,14 @@ impl Proofs {
             }
         };
         self.jobs.ask(&key, &(entry.declared.clone(), entry.round), work, wake);
-        (news, limit)
+        (tally, limit)
     }
 
     /// What is known of a boundary's behaviour, in the words of its verdict.
     pub(super) fn evidence(&self, boundary: &WriteBoundary, now: Timestamp) -> Evidence {
-        let (key, is_declared) = (key_of(boundary), declared(boundary));
-        let known = locked(&self.known);
+        let all = locked(&self.known);
         let fresh;
-        let known = if let Some(known) = known.get(&key).filter(|known| known.declared == is_declared) {
+        let known = if let Some(known) = current(&all, boundary) {
             known
         } else {
             fresh = Known::recorded(boundary, now);
@@ -207,7 +221,7 @@ impl Proofs {
         if let Some(proof) = &mut seen.proof {
             proof.at = shown(boundary, known.proven.as_ref(), now).map_or(proof.at, |shown| shown.proven_at.0);
         }
-        if let Some(fence) = self.fence_after(&key, known.last.as_ref().map(|(began, _)| *began)) {
+        if let Some(fence) = self.fence_after(&key_of(boundary), known.last.as_ref().map(|(began, _)| *began)) {
             seen.fence = fence;
         }
         Evidence::Seen(Box::new(seen))
@@ -236,21 +250,31 @@ impl Proofs {
         let known = locked(&self.known);
         let last = known.get(key).and_then(|known| known.last.as_ref());
         let moved = self.fence_after(key, last.map(|(began, _)| *began));
-        moved.or_else(|| last.map(|(_, examined)| fence_of(examined)))
+        moved.or_else(|| last.map(|(_, examined)| examined.fence.as_ref().map(Fence::owner)))
     }
 
     /// The proof as a status shows it: that it was made again is written only when the one that is shown is half as old as it may be.
     pub(super) fn proof(&self, boundary: &WriteBoundary, now: Timestamp) -> Option<api::Proof> {
-        let known = locked(&self.known);
-        let known = known.get(&key_of(boundary)).filter(|known| known.declared == declared(boundary))?;
-        shown(boundary, known.proven.as_ref(), now)
+        shown(boundary, current(&locked(&self.known), boundary)?.proven.as_ref(), now)
     }
 
     /// What the last examination of this process found; `None` before it.
     pub(super) fn last(&self, boundary: &WriteBoundary) -> Option<Arc<Examination>> {
-        let known = locked(&self.known);
-        let known = known.get(&key_of(boundary)).filter(|known| known.declared == declared(boundary))?;
-        known.last.as_ref().map(|(_, examined)| Arc::clone(examined))
+        current(&locked(&self.known), boundary)?.last.as_ref().map(|(_, examined)| Arc::clone(examined))
+    }
+
+    /// What has to be told. It stays until [`Proofs::told`], but for a fence that was moved since it was seen.
+    pub(super) fn news(&self, key: &Key) -> News {
+        let was_moved = self.moved_to(key).is_some();
+        let news = locked(&self.known).get(key).map_or_else(News::default, |known| known.news.clone());
+        News { fence: news.fence.filter(|_| !was_moved), ..news }
+    }
+
+    /// Everything was told.
+    pub(super) fn told(&self, key: &Key) {
+        if let Some(known) = locked(&self.known).get_mut(key) {
+            known.news = News::default();
+        }
     }
 
     /// Whether a verdict may take the place of the recorded one. A finding that somebody recorded, another replica perhaps, stands until
@@ -300,8 +324,8 @@ impl Proofs {
 
 impl Known {
     /// Takes in an examination. One that is outdated saw the fence before an activation moved it.
-    fn take_in(&mut self, boundary: &WriteBoundary, (began, examined): Examined, is_outdated: bool, now: Timestamp) -> News {
-        let (generation, fence) = (boundary.metadata.generation, fence_of(&examined));
+    fn take_in(&mut self, boundary: &WriteBoundary, (began, examined): Examined, is_outdated: bool, now: Timestamp) -> Tally {
+        let (generation, fence) = (boundary.metadata.generation, examined.fence.as_ref().map(Fence::owner));
         let recorded = boundary.status.as_ref().and_then(|status| status.fence.as_ref()).map(|fence| fence.epoch);
         let went_back = !is_outdated && fence.as_ref().map(|(epoch, _)| *epoch) < recorded;
         // A fence that went back is another database than the one that was proven, whatever else is the same.
@@ -314,12 +338,15 @@ impl Known {
             (Some(before), Some(after)) => after.saturating_sub(before),
             _ => 0,
         };
-        let news = News { refused, fence: Some(fence).filter(|_| !is_outdated), void, probes: proof::results(&examined) };
+        self.news.refused += refused;
+        self.news.fence = Some(fence).filter(|_| !is_outdated);
+        self.news.void = void.or_else(|| self.news.void.take());
+        let tally = Tally { refused, probes: proof::results(&proof::outcomes(&examined)) };
         let wait = if seen.guard_altered.is_some() { MEND_AFTER.min(interval(&boundary.spec)) } else { interval(&boundary.spec) };
         (self.seen, self.proven, self.failure) = (seen, proven, None);
         (self.due, self.refused) = (Instant::now() + wait, examined.refused.or(self.refused));
         self.last = Some((began, examined));
-        news
+        tally
     }
 }
 
@@ -334,10 +361,6 @@ fn is_finding(status: &WriteBoundaryStatus) -> bool {
         reason::PROOF_VOID,
     ];
     status.reason.as_deref().is_some_and(|reason| found.contains(&reason))
-}
-
-fn fence_of(examined: &Examination) -> FenceKnown {
-    examined.fence.as_ref().map(|fence| (fence.epoch, fence.holder.as_ref().map_or_else(String::new, |holder| holder.as_str().to_owned())))
 }
 
 /// The recorded proof while it says the same and is young enough, else the one that was made last.

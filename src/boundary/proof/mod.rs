@@ -308,27 +308,15 @@ pub fn conclude(examined: &Examination, before: Option<&Proven>, generation: Opt
         writer_bypass: told(examined, true),
         bypass: told(examined, false),
         not_durable: examined.not_durable.clone(),
-        fence: examined
-            .fence
-            .as_ref()
-            .map(|fence| (fence.epoch, fence.holder.as_ref().map_or_else(String::new, |h| h.as_str().to_owned()))),
+        fence: examined.fence.as_ref().map(Fence::owner),
         limits: examined.limits.iter().map(|limit| limit.name).collect(),
         ..Seen::default()
     };
-    let (mut complete, mut probes) = (is_whole(examined), Vec::new());
-    for probe in Probe::ALL {
-        let Some(answers) = &examined.answers else { break };
-        let answered = answers.of(probe).cloned();
-        let outcome = match right(probe, &examined.profile) {
-            Right::NotApplicable(why) => Outcome::NotApplicable(why.to_owned()),
-            Right::Limit(limit) => limited(&mut seen, limit, "the guard's form rules it out"),
-            Right::PassOrLimit(limit) => match answered {
-                Some(Outcome::Failed(Failure::Accepted, why)) => limited(&mut seen, limit, &why),
-                other => other.unwrap_or_else(not_tried),
-            },
-            Right::MustPass => answered.unwrap_or_else(not_tried),
-        };
-        match &outcome {
+    let mut complete = is_whole(examined);
+    let outcomes = outcomes(examined);
+    for (probe, outcome, limit) in &outcomes {
+        seen.limits.extend(limit.filter(|limit| !seen.limits.contains(limit)));
+        match outcome {
             Outcome::Passed | Outcome::NotApplicable(_) => {}
             Outcome::Inconclusive(why) => {
                 complete = false;
@@ -340,7 +328,6 @@ pub fn conclude(examined: &Examination, before: Option<&Proven>, generation: Opt
                 place.get_or_insert_with(|| format!("{probe} failed: {why}"));
             }
         }
-        probes.push(outcome.result(probe));
     }
     let is_over = seen.stale_accepted.is_some()
         || seen.owner_refused.is_some()
@@ -356,7 +343,7 @@ pub fn conclude(examined: &Examination, before: Option<&Proven>, generation: Opt
             generation,
             guard: examined.guard.clone(),
             server: examined.server.clone(),
-            probes,
+            probes: results(&outcomes),
         };
         Some(proven)
     } else {
@@ -370,14 +357,31 @@ pub fn conclude(examined: &Examination, before: Option<&Proven>, generation: Opt
     (seen, proven)
 }
 
-/// How each probe of an examination came out; empty when none was tried.
-pub fn results(examined: &Examination) -> Vec<ProbeResult> {
-    let outcome = |answers: &Answers, probe| match right(probe, &examined.profile) {
-        Right::NotApplicable(why) => Outcome::NotApplicable(why.to_owned()),
-        Right::Limit(limit) => Outcome::NotApplicable(limit_detail(limit).to_owned()),
-        Right::MustPass | Right::PassOrLimit(_) => answers.of(probe).cloned().unwrap_or_else(not_tried),
+/// How each probe came out, and the limit that it turned out to be. Empty when none was tried.
+pub fn outcomes(examined: &Examination) -> Vec<(Probe, Outcome, Option<LimitName>)> {
+    let limited = |limit: LimitName, why: &str| (Outcome::NotApplicable(format!("limit {limit}: {why}")), Some(limit));
+    let outcome = |answers: &Answers, probe| {
+        let answered = answers.of(probe).cloned();
+        match (right(probe, &examined.profile), answered) {
+            (Right::NotApplicable(why), _) => (Outcome::NotApplicable(why.to_owned()), None),
+            (Right::Limit(limit), _) => limited(limit, "the guard's form rules it out"),
+            (Right::PassOrLimit(limit), Some(Outcome::Failed(Failure::Accepted, why))) => limited(limit, &why),
+            (Right::PassOrLimit(_) | Right::MustPass, Some(answered)) => (answered, None),
+            (Right::PassOrLimit(_) | Right::MustPass, None) => (Outcome::Inconclusive("it was not tried".to_owned()), None),
+        }
     };
-    examined.answers.iter().flat_map(|answers| Probe::ALL.map(|probe| outcome(answers, probe).result(probe))).collect()
+    let all = |answers: &Answers| {
+        Probe::ALL.map(|probe| {
+            let (outcome, limit) = outcome(answers, probe);
+            (probe, outcome, limit)
+        })
+    };
+    examined.answers.iter().flat_map(all).collect()
+}
+
+/// The outcomes as a status shows them.
+pub fn results(outcomes: &[(Probe, Outcome, Option<LimitName>)]) -> Vec<ProbeResult> {
+    outcomes.iter().map(|(probe, outcome, _)| outcome.result(*probe)).collect()
 }
 
 /// What a limit means where nothing more is known.
@@ -397,18 +401,6 @@ pub const fn limit_detail(limit: LimitName) -> &'static str {
 /// Whether everything was looked at that a proof needs.
 fn is_whole(examined: &Examination) -> bool {
     examined.answers.is_some() && examined.guard_altered.is_none() && examined.shared.is_none() && examined.unfinished.is_none()
-}
-
-fn not_tried() -> Outcome {
-    Outcome::Inconclusive("it was not tried".to_owned())
-}
-
-/// A probe that cannot pass here becomes a limit.
-fn limited(seen: &mut Seen, limit: LimitName, why: &str) -> Outcome {
-    if !seen.limits.contains(&limit) {
-        seen.limits.push(limit);
-    }
-    Outcome::NotApplicable(format!("limit {limit}: {why}"))
 }
 
 /// The ways around the guard that writers can take, or that only others can, in one text.
