@@ -5,11 +5,11 @@ use std::io::{self, Write};
 
 use super::{Failure, load};
 use crate::{
-    api::{GuardMode, PostgresBoundary, WriteBoundary},
+    api::{GuardMode, WriteBoundary},
     audit::schema,
     boundary::{
         is_built_in,
-        postgres::{Access, Postgres, Which, script},
+        postgres::{self, Access, Which},
     },
 };
 
@@ -90,7 +90,7 @@ fn print(args: &Print) -> Result<u8, Failure> {
             format!("{}: there are several ({}): name one with --boundary", args.path, names.join(", "))
         }));
     };
-    let Some(postgres) = &spec.postgres else { return Ok(0) };
+    let Some(declared) = &spec.postgres else { return Ok(0) };
     let mode = spec.mode.unwrap_or(GuardMode::Observe);
     let which = Which { namespace, boundary: name, lock: &spec.lock_ref.name, uid: "", generation: 0 };
     writeln!(
@@ -98,7 +98,7 @@ fn print(args: &Print) -> Result<u8, Failure> {
         "-- The guard of WriteBoundary {namespace}/{name}, mode {mode:?}, by fencedlock {}. Apply it as the owner of the tables.\n",
         env!("CARGO_PKG_VERSION")
     )?;
-    write!(io::stdout(), "{}", script(which, postgres, mode, &args.operator_role))?;
+    write!(io::stdout(), "{}", postgres::script(which, declared, mode, &args.operator_role))?;
     Ok(0)
 }
 
@@ -117,12 +117,9 @@ async fn remove(args: &Remove) -> Result<u8, Failure> {
         )?;
         return Ok(super::FOUND);
     }
-    let which = Which { namespace: &args.namespace, boundary: &args.boundary, lock: "", uid: "", generation: 0 };
-    let nothing: PostgresBoundary =
-        serde_json::from_value(serde_json::json!({"connection": {"secretKeyRef": {"name": "-", "key": "-"}}, "tables": []}))
-            .map_err(|error| Failure::Other(error.to_string()))?;
-    let boundary = Postgres::new(Access::Given { url, authorities: None }, which, nothing, GuardMode::Observe, std::sync::Arc::default());
-    let open = boundary.remove().await.map_err(|error| Failure::Other(error.to_string()))?;
+    let access = Access::Given { url, authorities: None };
+    let removed = postgres::remove(&access, &args.namespace, &args.boundary).await;
+    let open = removed.map_err(|error| Failure::Other(error.to_string()))?;
     if open.is_empty() {
         writeln!(io::stdout(), "no table of this database has a guard of {name}")?;
     } else {

@@ -6,11 +6,11 @@ use tokio_postgres::error::SqlState;
 
 use super::{
     connect::{Session, failed},
-    guard::{self, Record},
-    names::{SCHEMA, Template},
+    guard,
+    names::{Names, SCHEMA},
 };
 use crate::{
-    boundary::{Activation, BackendError, Fence},
+    boundary::{Activation, BackendError},
     epoch::{Epoch, Holder},
 };
 
@@ -18,80 +18,58 @@ use crate::{
 /// attempts they get through.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
-/// Tries once. `Blocked` names who keeps the fence from moving; with `end` they are ended first, which undoes what they did.
+/// Moves the fence. `Blocked` names who keeps it from moving; after `patience`, counted from `since`, they are ended, which undoes what
+/// they did.
 pub(super) async fn activate(
     session: &mut Session,
-    template: &Template,
+    names: &Names,
     epoch: Epoch,
     holder: Option<&Holder>,
     patience: Duration,
     since: Instant,
 ) -> Result<Activation, BackendError> {
-    match attempt(session, template, epoch, holder, ATTEMPT.min(patience.max(Duration::from_millis(50)))).await {
-        Err(Attempt::Blocked) => {}
-        Err(Attempt::Failed(error)) => return Err(error),
-        Ok(answer) => return Ok(answer),
+    if let Some(answer) = attempt(session, names, epoch, holder, ATTEMPT.min(patience.max(Duration::from_millis(50)))).await? {
+        return Ok(answer);
     }
-    let blockers = blockers(session, template).await?;
+    let blocking = blockers(session, names).await?;
     if since.elapsed() < patience {
-        return Ok(Activation::Blocked(told(&blockers, patience)));
+        return Ok(Activation::Blocked(told(&blocking, patience)));
     }
-    end(session, &blockers).await?;
-    match attempt(session, template, epoch, holder, ATTEMPT).await {
-        Ok(answer) => Ok(answer),
-        Err(Attempt::Failed(error)) => Err(error),
-        Err(Attempt::Blocked) => {
-            let left = self::blockers(session, template).await?;
-            Ok(Activation::Blocked(told(&left, Duration::ZERO)))
-        }
+    end(session, &blocking).await?;
+    match attempt(session, names, epoch, holder, ATTEMPT).await? {
+        Some(answer) => Ok(answer),
+        None => Ok(Activation::Blocked(told(&blockers(session, names).await?, Duration::ZERO))),
     }
 }
 
-enum Attempt {
-    Blocked,
-    Failed(BackendError),
-}
-
-impl From<tokio_postgres::Error> for Attempt {
-    fn from(error: tokio_postgres::Error) -> Self {
-        if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) { Self::Blocked } else { Self::Failed(failed(&error)) }
-    }
-}
-
+/// One attempt; `None` when writers under way kept it from the fence for all of `wait`.
 async fn attempt(
     session: &mut Session,
-    template: &Template,
+    names: &Names,
     epoch: Epoch,
     holder: Option<&Holder>,
     wait: Duration,
-) -> Result<Activation, Attempt> {
-    let transaction = session.client.build_transaction().isolation_level(tokio_postgres::IsolationLevel::ReadCommitted).start().await?;
+) -> Result<Option<Activation>, BackendError> {
+    let sql = |error: tokio_postgres::Error| failed(&error);
+    let level = tokio_postgres::IsolationLevel::ReadCommitted;
+    let transaction = session.client.build_transaction().isolation_level(level).start().await.map_err(sql)?;
     let settings = format!("set local synchronous_commit = on; set local lock_timeout = '{}ms'", wait.as_millis().max(1));
-    transaction.batch_execute(&settings).await?;
-    let sql = format!("select {}($1, $2)", template.names.object("activate"));
+    transaction.batch_execute(&settings).await.map_err(sql)?;
+    let call = format!("select {}($1, $2)", names.object("activate"));
     let number = i64::try_from(epoch.get()).unwrap_or(i64::MAX);
-    let answer: String = transaction.query_one(&sql, &[&number, &holder.map_or("", Holder::as_str)]).await?.get(0);
-    transaction.commit().await?;
-    Ok(match answer.as_str() {
+    let answer: String = match transaction.query_one(&call, &[&number, &holder.map_or("", Holder::as_str)]).await {
+        Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => return Ok(None),
+        answer => answer.map_err(sql)?.get(0),
+    };
+    transaction.commit().await.map_err(sql)?;
+    Ok(Some(match answer.as_str() {
         "activated" => Activation::Activated,
         "unchanged" => Activation::Unchanged,
         _ => {
-            let record = guard::record(&session.client, template).await.map_err(Attempt::Failed)?;
-            let at = record.as_ref().and_then(|record| fence(record, template));
-            Activation::Superseded(
-                at.ok_or_else(|| Attempt::Failed(BackendError::Refused("the fence says superseded and is empty".into())))?,
-            )
+            let at = guard::record(&session.client, names).await?.and_then(|record| record.fence(names));
+            Activation::Superseded(at.ok_or_else(|| BackendError::Refused("the fence says superseded and is empty".into()))?)
         }
-    })
-}
-
-/// The fence that a row and its sequence stand for; `None` before the first owner. A sequence that is ahead of its row belongs to
-/// nobody yet.
-pub(super) fn fence(record: &Record, template: &Template) -> Option<Fence> {
-    let epoch = u64::try_from(record.epoch.max(record.reached)).ok().and_then(|epoch| Epoch::new(epoch).ok())?;
-    let prefix = format!("{}{}@", template.names.prefix(), record.epoch);
-    let holder = record.claim.as_deref().filter(|_| record.epoch == record.reached).and_then(|claim| claim.strip_prefix(&prefix));
-    Some(Fence { epoch, holder: holder.and_then(|holder| Holder::new(holder).ok()) })
+    }))
 }
 
 /// Somebody whose transaction passed the guard and is open.
@@ -103,7 +81,7 @@ struct Blocker {
 }
 
 /// Only holders of ROW SHARE count: they passed the guard. An activation of another replica holds another lock.
-async fn blockers(session: &Session, template: &Template) -> Result<Vec<Blocker>, BackendError> {
+async fn blockers(session: &Session, names: &Names) -> Result<Vec<Blocker>, BackendError> {
     let rows = session
         .client
         .query(
@@ -117,7 +95,7 @@ async fn blockers(session: &Session, template: &Template) -> Result<Vec<Blocker>
                and l.database = (select oid from pg_database where datname = current_database()) \
                and l.relation = (select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = $2) \
              order by a.xact_start",
-            &[&SCHEMA, &template.names.plain("fence")],
+            &[&SCHEMA, &names.plain("fence")],
         )
         .await
         .map_err(|error| failed(&error))?;

@@ -87,21 +87,18 @@ impl<'a> PostgresCanary<'a> {
             done = &mut activating => Some(done),
             seen = waits(&self.writing, &self.template) => { seen?; None }
         };
+        let write = self.statement(Kind::Upsert, marker);
         // What is there when the activation returns may stay; what comes later may not.
         let (landed_by_activation, answer) = if let Some(done) = returned {
             done?;
             let landed = self.read().await?.as_deref() == Some(marker);
-            (landed, self.finish(race, marker).await)
+            (landed, finish(&self.open, &write, race).await)
         } else {
-            let answer = finish(&self.open, &self.statement(Kind::Upsert, marker), race).await;
+            let answer = finish(&self.open, &write, race).await;
             activating.await?;
             (self.read().await?.as_deref() == Some(marker), answer)
         };
         Ok(Raced { landed_by_activation, landed: self.read().await?.as_deref() == Some(marker), answer })
-    }
-
-    async fn finish(&self, race: Race, marker: &str) -> Answer {
-        finish(&self.open, &self.statement(Kind::Upsert, marker), race).await
     }
 }
 

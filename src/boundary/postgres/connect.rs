@@ -144,8 +144,8 @@ fn target(text: &str, authorities: Option<&[u8]>, place: &str) -> Result<Target,
     config.connect_timeout(CONNECT_TIMEOUT).application_name("fencedlock");
     let (ssl, verification) = match mode.as_str() {
         "disable" => (SslMode::Disable, None),
-        "allow" | "prefer" => (SslMode::Prefer, Some(Verification::of(authorities, false))),
-        "require" => (SslMode::Require, Some(Verification::of(authorities, false))),
+        "allow" | "prefer" => (SslMode::Prefer, Some(Verification::of(authorities))),
+        "require" => (SslMode::Require, Some(Verification::of(authorities))),
         "verify-ca" => (SslMode::Require, Some(Verification::Chain)),
         "verify-full" => (SslMode::Require, Some(Verification::Full)),
         other => {
@@ -170,12 +170,8 @@ enum Verification {
 
 impl Verification {
     /// libpq takes `require` for `verify-ca` where there are authorities.
-    const fn of(authorities: Option<&[u8]>, full: bool) -> Self {
-        match (authorities.is_some(), full) {
-            (false, _) => Self::Nothing,
-            (true, false) => Self::Chain,
-            (true, true) => Self::Full,
-        }
+    const fn of(authorities: Option<&[u8]>) -> Self {
+        if authorities.is_some() { Self::Chain } else { Self::Nothing }
     }
 }
 

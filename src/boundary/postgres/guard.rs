@@ -5,11 +5,12 @@ use tokio_postgres::{GenericClient, types::Oid};
 
 use super::{
     connect::failed,
-    names::{FUNCTIONS, SCHEMA, Template},
+    names::{FUNCTIONS, Names, SCHEMA, Template},
 };
 use crate::{
     api::{GuardMode, PostgresTable},
-    boundary::BackendError,
+    boundary::{BackendError, Fence},
+    epoch::{Epoch, Holder},
 };
 
 /// What the catalogue says about one table that has to be guarded: one that is declared, or a partition or child of one.
@@ -109,19 +110,35 @@ pub(super) struct Declaration {
 }
 
 impl Record {
-    /// Whether a later version of the same declaration is installed: whoever has the earlier one lags behind, and must not bring it back.
+    /// The fence that the row and its sequence stand for; `None` before the first owner. A sequence that is ahead of its row belongs to
+    /// nobody yet.
+    pub(super) fn fence(&self, names: &Names) -> Option<Fence> {
+        let epoch = u64::try_from(self.epoch.max(self.reached)).ok().and_then(|epoch| Epoch::new(epoch).ok())?;
+        let prefix = format!("{}{}@", names.prefix(), self.epoch);
+        let holder = self.claim.as_deref().filter(|_| self.epoch == self.reached).and_then(|claim| claim.strip_prefix(&prefix));
+        Some(Fence { epoch, holder: holder.and_then(|holder| Holder::new(holder).ok()) })
+    }
+}
+
+impl Installed {
+    /// The fence, if there is one that ever had an owner.
+    pub(super) fn fence(&self, names: &Names) -> Option<Fence> {
+        self.record.as_ref().and_then(|record| record.fence(names))
+    }
+
+    /// Refuses when a later version of the same declaration is installed: whoever has the earlier one lags behind, and must not bring it
+    /// back.
     pub(super) fn is_not_later_than(&self, declaration: &Declaration) -> Result<(), BackendError> {
-        if self.declared == declaration.uid && self.generation > declaration.generation {
-            let (theirs, ours) = (self.generation, declaration.generation);
+        let theirs = self.record.as_ref().filter(|record| record.declared == declaration.uid).map_or(0, |record| record.generation);
+        if theirs > declaration.generation {
+            let ours = declaration.generation;
             return Err(BackendError::Refused(format!(
                 "generation {theirs} of this boundary is installed already, and this is generation {ours}"
             )));
         }
         Ok(())
     }
-}
 
-impl Installed {
     /// Compares with what should be there. Pure.
     pub(super) fn differences(&self, template: &Template, generation: i64) -> Differences {
         let mut found = Differences::default();
@@ -180,7 +197,7 @@ pub(super) async fn read(client: &impl GenericClient, template: &Template, table
         .await?
         .is_some_and(|bodies| canary.hash(bodies.iter().map(String::as_str)) == template.expected_hash());
     let canary = is_made && read_tables(client, &canary, &[thing]).await.is_ok_and(is_guarded);
-    Ok(Installed { record: record(client, template).await?, bodies, tables, canary })
+    Ok(Installed { record: record(client, &template.names).await?, bodies, tables, canary })
 }
 
 /// The bodies of the functions in the order of [`FUNCTIONS`].
@@ -200,8 +217,7 @@ async fn bodies(client: &impl GenericClient, template: &Template) -> Result<Opti
 }
 
 /// The fence's row; `None` when there is no fence.
-pub(super) async fn record(client: &impl GenericClient, template: &Template) -> Result<Option<Record>, BackendError> {
-    let names = &template.names;
+pub(super) async fn record(client: &impl GenericClient, names: &Names) -> Result<Option<Record>, BackendError> {
     let there = client
         .query_opt(
             "select c.oid, c.relpersistence = 'u' from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = $2",
@@ -297,7 +313,6 @@ async fn read_tables(client: &impl GenericClient, template: &Template, declared:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boundary::postgres::names::Names;
 
     fn template(mode: GuardMode) -> Template {
         Template { names: Names::new("team", "db", "writer"), mode, operator: "operator".into(), defects: Vec::new() }

@@ -5,7 +5,7 @@ use tokio_postgres::{GenericClient, types::Oid};
 use super::{
     connect::{Session, failed},
     guard::{BY_HAND, Declaration, Table, read, record},
-    names::{SCHEMA, Template},
+    names::{Names, SCHEMA, Template},
 };
 use crate::{
     api::{GuardMode, PostgresTable},
@@ -34,7 +34,7 @@ pub(super) async fn install(
         transaction.batch_execute(&format!("create schema {SCHEMA}")).await.map_err(sql)?;
     }
     let before = read(&transaction, template, tables).await?;
-    before.record.as_ref().map_or(Ok(()), |record| record.is_not_later_than(declaration))?;
+    before.is_not_later_than(declaration)?;
     if let Some(other) = shared(&transaction, template, &before.tables).await? {
         return Err(BackendError::Refused(other));
     }
@@ -111,9 +111,9 @@ pub(super) fn script(template: &Template, tables: &[PostgresTable], writers: &[S
 
 /// Takes the guard away for good: from then on everybody may write. The fence stays, so that a guard that is installed again goes on
 /// above it. Returns the tables that are open now.
-pub(super) async fn remove(session: &mut Session, template: &Template) -> Result<Vec<String>, BackendError> {
+pub(super) async fn remove(session: &mut Session, names: &Names) -> Result<Vec<String>, BackendError> {
     let sql = |error: tokio_postgres::Error| failed(&error);
-    let trigger = template.names.trigger();
+    let trigger = names.trigger();
     let transaction = session.client.transaction().await.map_err(sql)?;
     transaction.batch_execute(&format!("set local lock_timeout = '{PATIENCE}'")).await.map_err(sql)?;
     let guarded = "select t.tgrelid::regclass::text from pg_trigger t where t.tgname = $1 and not t.tgisinternal order by 1";
@@ -124,11 +124,9 @@ pub(super) async fn remove(session: &mut Session, template: &Template) -> Result
         transaction.batch_execute(&drop).await.map_err(sql)?;
         open.push(table);
     }
-    let canary = template.names.canary();
-    for names in [&template.names, &canary] {
-        if names == &canary {
-            transaction.batch_execute(&format!("drop table if exists {}", names.object("thing"))).await.map_err(sql)?;
-        }
+    let canary = names.canary();
+    transaction.batch_execute(&format!("drop table if exists {}", canary.object("thing"))).await.map_err(sql)?;
+    for names in [names, &canary] {
         let functions = format!(
             "drop function if exists {}(), {}(text, text), {}(bigint, text), {}()",
             names.object("guard"),
@@ -138,8 +136,8 @@ pub(super) async fn remove(session: &mut Session, template: &Template) -> Result
         );
         transaction.batch_execute(&functions).await.map_err(sql)?;
     }
-    if record(&transaction, template).await?.is_some() {
-        let forget = format!("update {} set guard = '', guarded = '{{}}'", template.names.object("fence"));
+    if record(&transaction, names).await?.is_some() {
+        let forget = format!("update {} set guard = '', guarded = '{{}}'", names.object("fence"));
         transaction.batch_execute(&forget).await.map_err(sql)?;
     }
     transaction.commit().await.map_err(sql)?;
@@ -147,24 +145,13 @@ pub(super) async fn remove(session: &mut Session, template: &Template) -> Result
 }
 
 /// The statements that make the canary, which writers may write to.
-pub(super) fn canary(template: &Template, writers: &[String]) -> String {
+fn canary(template: &Template, writers: &[String]) -> String {
     let canary = Template { names: template.names.canary(), ..template.clone() };
     let thing = canary.names.object("thing");
     let mut sql = format!("{}\n{}\n{}", canary.objects(), canary.functions(), canary.canary(&canary.trigger(&thing)));
     for writer in writers {
         let writer = postgres_protocol::escape::escape_identifier(writer);
-        sql += &[
-            "\ngrant usage on schema ",
-            SCHEMA,
-            " to ",
-            &writer,
-            ";\ngrant select, insert, update, delete on ",
-            &thing,
-            " to ",
-            &writer,
-            ";",
-        ]
-        .concat();
+        sql = format!("{sql}\ngrant usage on schema {SCHEMA} to {writer};\ngrant select, insert, update, delete on {thing} to {writer};");
     }
     sql
 }

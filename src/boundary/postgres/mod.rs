@@ -89,16 +89,6 @@ impl Postgres {
         self
     }
 
-    /// Takes the guard away for good: everybody may write from then on. Returns the tables that are open now.
-    ///
-    /// # Errors
-    /// When the database cannot be reached or refuses; then nothing was changed.
-    pub async fn remove(&self) -> Result<Vec<String>, BackendError> {
-        let mut session = self.access.target().await?.connect().await?;
-        let template = self.template(&session).await?;
-        install::remove(&mut session, &template).await
-    }
-
     /// What a managed guard is proven for.
     const PROFILE: Profile = Profile {
         contract: Contract::AfterActivation,
@@ -130,15 +120,14 @@ impl Postgres {
 
     async fn activate_now(&self, epoch: Epoch, holder: Option<&Holder>) -> Result<Activation, BackendError> {
         let mut session = self.access.target().await?.connect().await?;
-        let template = self.template(&session).await?;
-        let record = guard::record(&session.client, &template).await?;
-        if record.is_none() {
+        if guard::record(&session.client, &self.names).await?.is_none() {
+            let template = self.template(&session).await?;
             self.install(&mut session, &template).await?;
         }
         let key = (self.names.plain("fence"), epoch);
         let locked = || self.patience.lock().unwrap_or_else(PoisonError::into_inner);
         let since = *locked().entry(key.clone()).or_insert_with(Instant::now);
-        let answer = activate::activate(&mut session, &template, epoch, holder, self.patience(), since).await;
+        let answer = activate::activate(&mut session, &self.names, epoch, holder, self.patience(), since).await;
         if !matches!(answer, Ok(Activation::Blocked(_))) {
             locked().remove(&key);
         }
@@ -147,22 +136,19 @@ impl Postgres {
 
     async fn observe_now(&self) -> Result<Observation, BackendError> {
         let session = self.access.target().await?.connect().await?;
-        let template = self.template(&session).await?;
-        let record = guard::record(&session.client, &template).await?;
-        let fence = record.as_ref().and_then(|record| activate::fence(record, &template));
-        Ok(Observation { trusted: record.is_some(), fence })
+        let record = guard::record(&session.client, &self.names).await?;
+        Ok(Observation { trusted: record.is_some(), fence: record.and_then(|record| record.fence(&self.names)) })
     }
 
     async fn examine_now(&self, ask: &Ask) -> Result<Examination, BackendError> {
         let target = self.access.target().await?;
         let session = target.connect().await?;
         // Replicas take turns: there is one canary.
-        let turn = "set lock_timeout = '10s'; select pg_advisory_lock(7109, $1)".replace("$1", &self.names.key().to_string());
+        let turn = format!("set lock_timeout = '10s'; select pg_advisory_lock(7109, {}); set lock_timeout = '2s'", self.names.key());
         session.run(&turn).await?;
-        session.run("set lock_timeout = '2s'").await?;
         let template = self.template(&session).await?;
         let installed = guard::read(&session.client, &template, &self.spec.tables).await?;
-        installed.record.as_ref().map_or(Ok(()), |record| record.is_not_later_than(&self.declaration))?;
+        installed.is_not_later_than(&self.declaration)?;
         let before = installed.differences(&template, self.declaration.generation);
         let altered = self.told_altered(*ask, &installed, &before);
         let mut found = Examination {
@@ -175,7 +161,7 @@ impl Postgres {
             bypasses: Vec::new(),
             not_durable: None,
             limits: Vec::new(),
-            fence: installed.record.as_ref().and_then(|record| activate::fence(record, &template)),
+            fence: installed.fence(&self.names),
             refused: None,
             last_refused: None,
             notes: Vec::new(),
@@ -221,7 +207,7 @@ impl Postgres {
         let server = server::look(&session, &installed).await?;
         (found.server, found.not_durable, found.limits, found.notes) = (server.identity, server.not_durable, server.limits, server.notes);
         found.guard = installed.hash(template).unwrap_or_default();
-        found.fence = installed.record.as_ref().and_then(|record| activate::fence(record, template));
+        found.fence = installed.fence(&self.names);
         found.refused = installed.record.as_ref().and_then(|record| u64::try_from(record.refused).ok());
         if self.mode == GuardMode::Observe {
             found.last_refused = last_seen(&session, template).await?;
@@ -262,6 +248,15 @@ impl Postgres {
         }
         Ok(answers)
     }
+}
+
+/// Takes a guard away for good: everybody may write from then on. Returns the tables that are open now.
+///
+/// # Errors
+/// When the database cannot be reached or refuses; then nothing was changed.
+pub async fn remove(access: &Access, namespace: &str, boundary: &str) -> Result<Vec<String>, BackendError> {
+    let mut session = access.target().await?.connect().await?;
+    install::remove(&mut session, &Names::new(namespace, boundary, "")).await
 }
 
 /// The script that installs the guard by hand, for an operator's role that may not. Applied again, it changes nothing.

@@ -4,7 +4,6 @@
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 
 use super::{
-    activate,
     connect::{Session, failed},
     guard::{Installed, Table},
     names::Template,
@@ -23,9 +22,8 @@ pub(super) async fn on_tables(
 ) -> Result<Answers, BackendError> {
     let mut answers = Answers::default();
     let roles: Vec<Option<&str>> = if writers.is_empty() { vec![None] } else { writers.iter().map(|w| Some(w.as_str())).collect() };
-    let fence = installed.record.as_ref().and_then(|record| activate::fence(record, template));
-    let (epoch, holder) =
-        fence.map_or((0, String::new()), |f| (f.epoch.get(), f.holder.map_or_else(String::new, |h| h.as_str().to_owned())));
+    let owner = installed.fence(&template.names).map(|fence| fence.owner());
+    let (epoch, holder) = owner.map_or((0, String::new()), |(epoch, holder)| (epoch.get(), holder));
     let lock = &template.names.lock;
     let claims = [
         (Probe::MissingClaimRefused, None),
