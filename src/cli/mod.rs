@@ -3,6 +3,7 @@
 //! Start with [`run`].
 
 mod audit;
+mod cluster;
 mod completions;
 mod crds;
 mod guard;

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use kube::{Api, Client, Config, config::KubeConfigOptions};
+use kube::{Api, Client};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{
     process::{Child, Command},
@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::Failure;
+use super::{Failure, cluster};
 use crate::{
     api::{FencedLock, ShortDuration},
     client::{
@@ -105,7 +105,7 @@ fn say(text: &str) {
 async fn hold_and_run(args: &Args) -> Result<u8, Failure> {
     let timing = Timing::new(args.lease_duration.get(), args.renew_deadline.get(), args.retry_period.get())
         .map_err(|error| Failure::Other(error.to_string()))?;
-    let (client, namespace) = connect(args).await?;
+    let (client, namespace) = cluster::connect(args.context.as_ref(), args.namespace.as_ref()).await?;
     let lease = lease_of(&client, &namespace, &args.lock).await?;
     let identity = args.identity.clone().map_or_else(|| super::operator::identity(&host()), Ok)?;
     let holder = Holder::new(&identity).map_err(|error| Failure::Other(format!("--identity: {error}")))?;
@@ -287,19 +287,6 @@ impl Signals {
         });
         futures::future::select_all(waits).await.0
     }
-}
-
-async fn connect(args: &Args) -> Result<(Client, String), Failure> {
-    let no_cluster = |error: &dyn std::fmt::Display| Failure::Other(format!("no cluster to talk to: {error}"));
-    let config = match &args.context {
-        Some(context) => {
-            let options = KubeConfigOptions { context: Some(context.clone()), ..KubeConfigOptions::default() };
-            Config::from_kubeconfig(&options).await.map_err(|error| no_cluster(&error))?
-        }
-        None => Config::infer().await.map_err(|error| no_cluster(&error))?,
-    };
-    let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-    Ok((Client::try_from(config).map_err(|error| no_cluster(&error))?, namespace))
 }
 
 async fn lease_of(client: &Client, namespace: &str, name: &str) -> Result<String, Failure> {

@@ -10,14 +10,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Condition,
     jiff::Timestamp,
 };
-use kube::{
-    Api, Client, ResourceExt,
-    api::ListParams,
-    config::{KubeConfigOptions, Kubeconfig},
-    core::ObjectList,
-};
+use kube::{Api, ResourceExt, api::ListParams, core::ObjectList};
 
-use super::{Failure, table};
+use super::{Failure, cluster, table};
 use crate::{
     api::{
         FencedLock, FencedLockStatus, WriteBoundary,
@@ -56,16 +51,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
 
 async fn gather(args: &Args) -> Result<Story, Failure> {
     let other = |what: &str, error: &dyn std::fmt::Display| Failure::Other(format!("{what}: {error}"));
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
-    let config = match &args.context {
-        Some(_) => {
-            let file = Kubeconfig::read().map_err(|e| other("the kubeconfig cannot be read", &e))?;
-            kube::Config::from_custom_kubeconfig(file, &options).await.map_err(|e| other("the kubeconfig cannot be used", &e))?
-        }
-        None => kube::Config::infer().await.map_err(|e| other("no cluster to talk to", &e))?,
-    };
-    let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-    let client = Client::try_from(config).map_err(|e| other("no cluster to talk to", &e))?;
+    let (client, namespace) = cluster::connect(args.context.as_ref(), args.namespace.as_ref()).await?;
     let what = format!("FencedLock {namespace}/{}", args.lock);
     let lock = match Api::<FencedLock>::namespaced(client.clone(), &namespace).get_opt(&args.lock).await {
         Ok(Some(lock)) => lock,

@@ -9,7 +9,6 @@ use std::{
 
 use crate::support::{Lab, lab::has, plane::tool};
 use fencedlock::api::conditions::lock as on;
-use kube::config::{AuthInfo, Kubeconfig};
 use serde_json::Value;
 
 struct Elector {
@@ -99,19 +98,11 @@ fn client(path: &str) -> PathBuf {
 /// The kubeconfig of a ServiceAccount that may hold Leases: a token, as in a pod. fabric8 cannot read the admin's key.
 fn token(lab: &Lab) -> PathBuf {
     let kubectl = |args: &str| lab.plane.kubectl(&args.split(' ').chain(["--namespace", &lab.namespace]).collect::<Vec<_>>(), "");
-    let path = lab.plane.kubeconfig.with_file_name(format!("{}.kubeconfig", lab.namespace));
-    if path.exists() {
-        return path;
-    }
-    kubectl("create serviceaccount worker");
-    kubectl("create role worker --verb=get,create,update,patch --resource=leases.coordination.k8s.io");
-    kubectl(&format!("create rolebinding worker --role=worker --serviceaccount={}:worker", lab.namespace));
-    let mut config = Kubeconfig::read_from(&lab.plane.kubeconfig).unwrap();
-    for user in &mut config.auth_infos {
-        user.auth_info = Some(AuthInfo { token: Some(kubectl("create token worker").into()), ..AuthInfo::default() });
-    }
-    std::fs::write(&path, serde_json::to_string(&config).unwrap()).unwrap();
-    path
+    lab.kubeconfig_of("worker", || {
+        kubectl("create serviceaccount worker");
+        kubectl("create role worker --verb=get,create,update,patch --resource=leases.coordination.k8s.io");
+        kubectl(&format!("create rolebinding worker --role=worker --serviceaccount={}:worker", lab.namespace));
+    })
 }
 
 /// A client that says "leading" and nothing else.

@@ -13,24 +13,13 @@ use crate::{
     support::{Lab, lab::has, lease::at, proxy::Proxy},
 };
 use fencedlock::api::{Verdict, conditions::lock as on};
-use kube::config::{AuthInfo, Kubeconfig};
-use serde_json::json;
 
 /// The kubeconfig of a worker with exactly the rights that the documentation gives it.
 pub fn worker(lab: &Lab) -> PathBuf {
-    let path = lab.plane.kubeconfig.with_file_name(format!("{}-worker.kubeconfig", lab.namespace));
-    if !path.exists() {
+    lab.kubeconfig_of("a", || {
         let rbac = include_str!("../../examples/clients/rbac.yaml").replace("report-writer", "a");
         lab.plane.kubectl(&["apply", "--namespace", &lab.namespace, "-f", "-"], &rbac);
-        let token = lab.plane.kubectl(&["create", "token", "a", "--namespace", &lab.namespace], "");
-        let mut config = Kubeconfig::read_from(&lab.plane.kubeconfig).unwrap();
-        for user in &mut config.auth_infos {
-            let auth: AuthInfo = serde_json::from_value(json!({"token": token.trim()})).unwrap();
-            user.auth_info = Some(auth);
-        }
-        std::fs::write(&path, serde_json::to_string(&config).unwrap()).unwrap();
-    }
-    path
+    })
 }
 
 /// A running `fencedlock run`.

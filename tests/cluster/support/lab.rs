@@ -2,6 +2,7 @@
 
 use std::{
     net::{SocketAddr, TcpListener},
+    path::PathBuf,
     process::Command,
     sync::{Arc, atomic::AtomicU64, atomic::Ordering},
     time::Duration,
@@ -116,6 +117,21 @@ impl Lab {
     /// The user name of the operator of this lab.
     pub fn operator_user(&self) -> String {
         format!("system:serviceaccount:{}:fencedlock", self.namespace)
+    }
+
+    /// A kubeconfig with the token of a ServiceAccount of this namespace, as in a pod. `create` makes the account and its rights, once.
+    pub fn kubeconfig_of(&self, account: &str, create: impl FnOnce()) -> PathBuf {
+        let path = self.plane.kubeconfig.with_file_name(format!("{}-{account}.kubeconfig", self.namespace));
+        if !path.exists() {
+            create();
+            let token = self.plane.kubectl(&["create", "token", account, "--namespace", &self.namespace], "");
+            let mut config = Kubeconfig::read_from(&self.plane.kubeconfig).unwrap();
+            for user in &mut config.auth_infos {
+                user.auth_info = Some(AuthInfo { token: Some(token.trim().to_owned().into()), ..AuthInfo::default() });
+            }
+            std::fs::write(&path, serde_json::to_string(&config).unwrap()).unwrap();
+        }
+        path
     }
 
     /// A client with the ServiceAccount's token.
