@@ -225,8 +225,13 @@ async fn what_one_replica_found_another_does_not_take_back() {
         assert!(tokio::time::Instant::now() < deadline, "it does not look again");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let status = lab.until_verdict(BoundaryVerdict::Violated, "BypassFound").await;
-    assert!(status.conditions.iter().any(|c| c.type_ == on_boundary::BYPASS_FREE && c.message.contains("owns table t")));
+    // The recorded verdict is the same before and after: only the condition tells that this one wrote what it found.
+    let tells = |status: &WriteBoundaryStatus| {
+        status.conditions.iter().any(|c| c.type_ == on_boundary::BYPASS_FREE && c.status == "False" && c.message.contains("owns table t"))
+    };
+    let wrote = |boundary: Option<&WriteBoundary>| boundary.and_then(|b| b.status.as_ref()).is_some_and(tells);
+    let status = lab.until_boundary("db", "BypassFree=False by this replica", wrote).await.status.unwrap();
+    assert_eq!((status.verdict, status.reason.as_deref()), (Some(BoundaryVerdict::Violated), Some("BypassFound")));
 }
 
 /// The fence is beyond the grant: somebody moved it, or Kubernetes was restored. The verdict does not stand still, and the present holder
