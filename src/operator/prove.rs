@@ -221,7 +221,7 @@ impl Proofs {
         if let Some(proof) = &mut seen.proof {
             proof.at = shown(boundary, known.proven.as_ref(), now).map_or(proof.at, |shown| shown.proven_at.0);
         }
-        if let Some(fence) = self.fence_after(&key_of(boundary), known.last.as_ref().map(|(began, _)| *began)) {
+        if let Some(fence) = self.fence_after(&key_of(boundary), known.looked()) {
             seen.fence = fence;
         }
         Evidence::Seen(Box::new(seen))
@@ -234,8 +234,8 @@ impl Proofs {
 
     /// Where this process moved the fence to, when no examination saw it since.
     pub(super) fn moved_to(&self, key: &Key) -> Option<FenceKnown> {
-        let last = locked(&self.known).get(key).and_then(|known| known.last.as_ref().map(|(began, _)| *began));
-        self.fence_after(key, last)
+        let looked = locked(&self.known).get(key).and_then(Known::looked);
+        self.fence_after(key, looked)
     }
 
     /// Where a fence was moved to after a moment, if it was.
@@ -247,10 +247,11 @@ impl Proofs {
 
     /// The fence as it is known now, by whichever saw it last; `None` when this process has not seen it.
     pub(super) fn fence(&self, key: &Key) -> Option<FenceKnown> {
-        let known = locked(&self.known);
-        let last = known.get(key).and_then(|known| known.last.as_ref());
-        let moved = self.fence_after(key, last.map(|(began, _)| *began));
-        moved.or_else(|| last.map(|(_, examined)| examined.fence.as_ref().map(Fence::owner)))
+        self.moved_to(key).or_else(|| {
+            let known = locked(&self.known);
+            let (_, examined) = known.get(key)?.last.as_ref()?;
+            Some(examined.fence.as_ref().map(Fence::owner))
+        })
     }
 
     /// The proof as a status shows it: that it was made again is written only when the one that is shown is half as old as it may be.
@@ -288,7 +289,7 @@ impl Proofs {
             return true;
         }
         let since = *known.finding_since.get_or_insert_with(Instant::now);
-        let has_looked = known.last.as_ref().is_some_and(|(began, _)| *began > since);
+        let has_looked = known.looked().is_some_and(|began| began > since);
         let is_good = matches!(verdict, BoundaryVerdict::Proven | BoundaryVerdict::RiskAccepted);
         if is_good && !has_looked {
             known.due = Instant::now();
@@ -323,6 +324,11 @@ impl Proofs {
 }
 
 impl Known {
+    /// When its last examination began.
+    fn looked(&self) -> Option<Instant> {
+        self.last.as_ref().map(|(began, _)| *began)
+    }
+
     /// Takes in an examination. One that is outdated saw the fence before an activation moved it.
     fn take_in(&mut self, boundary: &WriteBoundary, (began, examined): Examined, is_outdated: bool, now: Timestamp) -> Tally {
         let (generation, fence) = (boundary.metadata.generation, examined.fence.as_ref().map(Fence::owner));
