@@ -109,17 +109,18 @@ impl WriteBoundarySpec {
         match self.type_ {
             BoundaryType::External => false,
             BoundaryType::Kubernetes => true,
-            BoundaryType::Postgres => {
-                let conditional = self.postgres.as_ref().is_some_and(|p| p.conditional_update.is_some());
-                !conditional || contract == Contract::AfterActivation
-            }
+            BoundaryType::Postgres => !self.is_conditional() || contract == Contract::AfterActivation,
         }
+    }
+
+    /// Whether the guard is the application's own statement, which learns of a new owner by its first write.
+    pub fn is_conditional(&self) -> bool {
+        self.postgres.as_ref().is_some_and(|postgres| postgres.conditional_update.is_some())
     }
 
     /// Whether the guard only counts. Guards that the operator installs start so.
     pub fn observes(&self) -> bool {
-        let conditional = self.postgres.as_ref().is_some_and(|p| p.conditional_update.is_some());
-        self.type_ != BoundaryType::External && !conditional && self.mode != Some(GuardMode::Enforce)
+        self.type_ != BoundaryType::External && !self.is_conditional() && self.mode != Some(GuardMode::Enforce)
     }
 }
 

@@ -307,6 +307,8 @@ fn unproven(facts: &Facts<'_>, seen: &Seen) -> Option<Judgement> {
     }
     match facts.lock {
         LockSide::NotFound => say(reason::LOCK_NOT_FOUND, orphaned(facts).unwrap_or_default()),
+        // Its rows learn of an owner by its first write: nothing was activated, and the contract says so.
+        LockSide::Found { .. } if facts.spec.is_conditional() => None,
         LockSide::Found { active: Some((epoch, holder)) } if seen.fence.as_ref() != Some(&(*epoch, holder.clone())) => say(
             reason::NOT_ACTIVATED,
             format!("the fence is not at epoch {epoch}, which the lock's owner has: the operator activates it again"),

@@ -436,6 +436,9 @@ fn guard_conditions(facts: &BoundaryFacts<'_>, before: &[Condition]) -> Vec<Find
 fn activated(facts: &BoundaryFacts<'_>, seen: &boundary::Seen) -> Finding {
     let say = |status: Truth, reason, message: String| Finding::new(on_boundary::ACTIVATED, status, reason, message);
     match facts.lock {
+        LockSide::Found { .. } if facts.is_conditional => {
+            say(Truth::True, reason::NOT_REQUIRED, "a conditional update has nothing to activate: it learns of a new owner by its first write".to_owned())
+        }
         LockSide::Found { active: Some((epoch, holder)) } if seen.fence.as_ref() == Some(&(*epoch, holder.clone())) => {
             say(Truth::True, reason::ACTIVE, format!("the fence is at epoch {epoch} of the lock's owner"))
         }

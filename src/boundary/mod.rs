@@ -10,7 +10,7 @@ use kube::{Client, ResourceExt};
 use thiserror::Error;
 
 use crate::{
-    api::{BoundaryType, GuardMode, WriteBoundary, WriteBoundarySpec},
+    api::{BoundaryType, GuardMode, WriteBoundary, WriteBoundarySpec, WritesPerEpoch},
     epoch::{Epoch, Holder},
 };
 
@@ -131,12 +131,12 @@ pub trait Backends: Send + Sync + fmt::Debug {
     fn backend(&self, boundary: &WriteBoundary) -> Option<Arc<dyn Backend>>;
 }
 
-/// Whether this version can drive such a boundary: not yet the application's own statement, nor Kubernetes objects.
+/// Whether this version can drive such a boundary: not yet Kubernetes objects.
 pub fn is_built_in(spec: &WriteBoundarySpec) -> bool {
-    spec.type_ == BoundaryType::Postgres && spec.postgres.as_ref().is_some_and(|postgres| postgres.conditional_update.is_none())
+    spec.type_ == BoundaryType::Postgres && spec.postgres.is_some()
 }
 
-/// The backends of this version: the managed guard of PostgreSQL.
+/// The backends of this version: PostgreSQL, by the managed guard or the application's own statement.
 #[derive(Clone)]
 pub struct BuiltIn {
     client: Client,
@@ -169,6 +169,10 @@ impl Backends for BuiltIn {
         };
         let (client, key) = (self.client.clone(), spec.connection.secret_key_ref.clone());
         let access = postgres::Access::Secret { client, namespace: namespace.clone(), key };
+        if let Some(declared) = spec.conditional_update.clone() {
+            let writes = boundary.spec.writes_per_epoch.unwrap_or(WritesPerEpoch::Many);
+            return Some(Arc::new(postgres::Conditional::new(access, which, spec.clone(), declared, writes)));
+        }
         let mode = boundary.spec.mode.unwrap_or(GuardMode::Observe);
         Some(Arc::new(postgres::Postgres::new(access, which, spec.clone(), mode, Arc::clone(&self.patience))))
     }

@@ -78,7 +78,7 @@ fn print(args: &Print) -> Result<u8, Failure> {
         }
         let boundary: WriteBoundary = serde_json::from_value(object.value)
             .map_err(|error| Failure::Other(format!("{place}: WriteBoundary {:?}: {error}", object.name)))?;
-        if is_built_in(&boundary.spec) {
+        if is_built_in(&boundary.spec) && !boundary.spec.is_conditional() {
             found.push((object.namespace, object.name, boundary.spec));
         }
     }

@@ -93,6 +93,7 @@ impl MemoryCanary {
         writes: WritesPerEpoch::Many,
         claim: ClaimForm::Text,
         names_holder: true,
+        judges_deletions: true,
         stays_on_connection: true,
     };
 
@@ -200,7 +201,7 @@ impl MemoryCanary {
         }
         let nothing = Claim::Absent;
         let (claim, trusted) = match write.via {
-            Via::Own => (write.claim.clone(), false),
+            Via::Own | Via::AfterRemoval => (write.claim.clone(), false),
             Via::HeldOpen => (write.claim.clone(), self.has(Flaw::TrustsOpenConnections) && self.open.is_some()),
             Via::Reused if self.has(Flaw::LeaksClaims) => (self.last.clone().unwrap_or(nothing), false),
             Via::Reused => (nothing, false),
@@ -211,6 +212,10 @@ impl MemoryCanary {
         if trusted {
             self.stored = Some(write.marker.to_owned());
             return Answer::Accepted;
+        }
+        if write.via == Via::AfterRemoval {
+            let mut removed = Self { stored: None, ..self.clone() };
+            return removed.apply(write.kind, &claim, write.marker);
         }
         self.apply(write.kind, &claim, write.marker)
     }

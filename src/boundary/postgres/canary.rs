@@ -169,6 +169,9 @@ impl Canary for PostgresCanary<'_> {
 
     fn write<'a>(&'a mut self, write: Write<'a>) -> BoxFuture<'a, Result<Answer, BackendError>> {
         async move {
+            if write.via == Via::AfterRemoval {
+                return Ok(Answer::Unclear("a guard that judges deletions is not asked this way".to_owned()));
+            }
             if write.via == Via::HeldOpen {
                 let held = format!("execute held({})", escape_literal(write.marker));
                 let answer = answer(self.open.client.simple_query(&held).await);

@@ -1,7 +1,8 @@
 //! Tables of a PostgreSQL database (design: boundaries.md section 3). Everything that knows PostgreSQL is in this folder.
 //!
 //! Start with [`Postgres`]. `guard` is what is installed, `install` puts it there from the templates beside it; `activate` moves the fence; `canary` is what a
-//! proof writes to; `audit` looks for ways around, `server` for what may be forgotten.
+//! proof writes to; `audit` looks for ways around, `server` for what may be forgotten. `conditional` is the application's own statement,
+//! where nothing is installed.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -15,6 +16,7 @@ use futures::{FutureExt, future::BoxFuture};
 mod activate;
 mod audit;
 mod canary;
+mod conditional;
 mod connect;
 mod guard;
 mod install;
@@ -22,6 +24,7 @@ mod names;
 mod probes;
 mod server;
 
+pub use conditional::Conditional;
 pub use connect::Access;
 use connect::{Session, Target};
 use names::{Names, Template};
@@ -95,6 +98,7 @@ impl Postgres {
         writes: WritesPerEpoch::Many,
         claim: ClaimForm::Text,
         names_holder: true,
+        judges_deletions: true,
         stays_on_connection: true,
     };
 

@@ -102,6 +102,8 @@ pub struct Profile {
     pub names_holder: bool,
     /// Whether a claim can stay on a connection that is given to somebody else.
     pub stays_on_connection: bool,
+    /// Whether the guard judges deletions too. A single statement of an application does not: who else may delete is for the audit to find.
+    pub judges_deletions: bool,
 }
 
 /// What a probe has to show.
@@ -190,6 +192,17 @@ impl Answers {
     pub fn extend(&mut self, others: Self) {
         for (probe, outcome) in others.0 {
             self.add(probe, outcome);
+        }
+    }
+
+    /// Puts a name in front of what failed, where there is one.
+    pub fn name_failures(&mut self, name: impl Fn(Probe, Failure) -> Option<&'static str>) {
+        for (probe, outcome) in &mut self.0 {
+            if let Outcome::Failed(failure, why) = outcome
+                && let Some(name) = name(*probe, *failure)
+            {
+                *why = format!("{name}: {why}");
+            }
         }
     }
 

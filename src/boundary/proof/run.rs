@@ -109,6 +109,7 @@ fn describe(write: &Write<'_>) -> String {
         Via::Own => "",
         Via::HeldOpen => " over a connection that was open before",
         Via::Reused => " over a connection that had carried a claim",
+        Via::AfterRemoval => " after the thing was deleted",
     };
     match write.claim {
         Claim::Absent => format!("{what} without a claim{via}"),

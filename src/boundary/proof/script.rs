@@ -38,6 +38,8 @@ pub enum Via {
     HeldOpen,
     /// The connection of the last [`Via::Own`] write, and the write brings nothing of its own.
     Reused,
+    /// After somebody deleted the thing, in a transaction with the deletion that is undone once the answer is known.
+    AfterRemoval,
 }
 
 /// What a write does.
@@ -179,6 +181,13 @@ impl Writer<'_> {
             self.refused(Probe::NobodyRefused, self.claim(0, ""));
             self.refused(Probe::NobodyRefused, self.claim(1, "probe-a"));
         }
+        if self.profile.claim == ClaimForm::Number {
+            // A thing that nobody has written to yet may hold an epoch that is no epoch.
+            for none in ["0", "-1"] {
+                self.refused(Probe::MissingClaimRefused, self.claim(none, "probe-a"));
+            }
+            self.refused(Probe::MissingClaimRefused, Claim::Absent);
+        }
     }
 
     fn turnover(&mut self) {
@@ -195,7 +204,9 @@ impl Writer<'_> {
         self.refused(Probe::UntouchedRefused, old.clone());
         self.owner(Probe::NextAccepted);
         self.refused(Probe::StaleRefused, old.clone());
-        self.write(Probe::StaleRefused, Kind::Delete, old, Via::Own, Expect::Rejected);
+        if self.profile.judges_deletions {
+            self.write(Probe::StaleRefused, Kind::Delete, old, Via::Own, Expect::Rejected);
+        }
         if self.counts(Probe::HeldOpenRefused) {
             let via = if self.profile.writes == WritesPerEpoch::Once { Via::Own } else { Via::HeldOpen };
             self.write(Probe::HeldOpenRefused, Kind::Upsert, old_again, via, Expect::Rejected);
@@ -270,6 +281,10 @@ impl Writer<'_> {
 
     fn recreated(&mut self) {
         let old = self.claim(9, "probe-b");
+        if !self.profile.judges_deletions {
+            self.write(Probe::RecreatedRefused, Kind::Upsert, old, Via::AfterRemoval, Expect::Rejected);
+            return;
+        }
         self.owner_does(Probe::RecreatedRefused, Kind::Delete);
         self.refused(Probe::RecreatedRefused, old);
         self.owner(Probe::RecreatedRefused);

@@ -44,7 +44,11 @@ fn profiles() -> Vec<Profile> {
         for writes in [WritesPerEpoch::Once, WritesPerEpoch::Many, WritesPerEpoch::Sequenced] {
             for claim in [ClaimForm::Text, ClaimForm::Number, ClaimForm::Identity] {
                 for (names_holder, stays_on_connection) in [(true, true), (true, false), (false, false)] {
-                    all.push(Profile { contract, writes, claim, names_holder, stays_on_connection });
+                    let of_requests = Profile { contract, writes, claim, names_holder, stays_on_connection, judges_deletions: true };
+                    all.push(of_requests);
+                    if claim == ClaimForm::Number {
+                        all.push(Profile { judges_deletions: false, ..of_requests });
+                    }
                 }
             }
         }
@@ -228,6 +232,7 @@ fn what_cannot_pass_by_its_form_is_a_limit_with_a_name() {
         claim: ClaimForm::Number,
         names_holder: false,
         stays_on_connection: false,
+        judges_deletions: false,
         ..MANAGED
     };
     let mut all = answers(statement, []);

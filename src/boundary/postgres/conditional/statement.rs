@@ -1,0 +1,357 @@
+//! What a declared statement says, from its text alone. Pure: no database is asked. What cannot be shown to touch one row of the declared
+//! tables and nothing else is refused here, because it is never run.
+
+use std::{collections::BTreeSet, ops::ControlFlow};
+
+use sqlparser::{
+    ast::{
+        Assignment, AssignmentTarget, BinaryOperator, ConflictTarget, Expr, Ident, InTarget, Insert, ObjectName, OnConflictAction, OnInsert, SetExpr,
+        Statement as Sql, TableFactor, TableObject, Update, Value, visit_expressions, visit_relations,
+    },
+    dialect::PostgreSqlDialect,
+    parser::Parser,
+};
+
+use crate::api::{ConditionalUpdate, PostgresTable};
+
+/// How the statement compares the fence column with the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compares {
+    /// Not at all.
+    Not,
+    /// By a sub-query, which is not read again after waiting for the row.
+    Elsewhere,
+    /// `fence < epoch`.
+    Less,
+    /// `fence <= epoch`.
+    LessOrEqual,
+    /// In another form.
+    Otherwise,
+}
+
+/// A statement that may be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Statement {
+    /// The declared table that it writes to, by its place.
+    pub(super) table: usize,
+    /// The column that the key is compared with.
+    pub(super) key: String,
+    /// The column that the payload goes to.
+    pub(super) payload: String,
+    /// Every column that it writes.
+    pub(super) columns: BTreeSet<String>,
+    /// Whether it inserts when there is no row.
+    pub(super) inserts: bool,
+    pub(super) compares: Compares,
+    /// Whether it stores the epoch in the fence column.
+    pub(super) stores: bool,
+    /// The functions that it calls, in lower case.
+    pub(super) functions: BTreeSet<String>,
+}
+
+/// Takes a declaration apart.
+///
+/// # Errors
+/// Says what is wrong with the statement and what to do, as the end of a sentence that names the field.
+pub(super) fn parse(declared: &ConditionalUpdate, tables: &[PostgresTable]) -> Result<Statement, String> {
+    let mut statements =
+        Parser::parse_sql(&PostgreSqlDialect {}, &declared.statement).map_err(|error| format!("does not parse as PostgreSQL: {error}"))?;
+    if statements.len() > 1 {
+        let first = if matches!(statements[0], Sql::Query(_)) {
+            "SelectThenUpdate: a SELECT decides and another statement writes, and an old owner wakes up between the two"
+        } else {
+            "it holds several statements"
+        };
+        return Err(format!("{first}: declare the one statement that writes, with the comparison in it"));
+    }
+    let sql = statements.pop().ok_or_else(|| "is empty".to_owned())?;
+    let functions = check_expressions(&sql, declared)?;
+    check_relations(&sql, tables)?;
+    let reading = Reading { declared, tables };
+    let mut statement = match &sql {
+        Sql::Update(update) => reading.update(update),
+        Sql::Insert(insert) => reading.insert(insert),
+        Sql::Query(_) => Err("neither changes a row by UPDATE nor by INSERT … ON CONFLICT: WITH and SELECT cannot be shown to touch one row only, and are not run".into()),
+        _ => Err("is neither UPDATE nor INSERT … ON CONFLICT".into()),
+    }?;
+    statement.functions = functions;
+    Ok(statement)
+}
+
+/// An identifier as the server folds it.
+fn folded(ident: &Ident) -> String {
+    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+}
+
+fn parts(name: &ObjectName) -> Option<Vec<String>> {
+    name.0.iter().map(|part| part.as_ident().map(folded)).collect()
+}
+
+/// The place of the declared table that a name means, if it means exactly one.
+fn place(name: &ObjectName, tables: &[PostgresTable]) -> Option<usize> {
+    let parts = parts(name)?;
+    let is_meant = |table: &PostgresTable| match parts.as_slice() {
+        [name] => table.name == *name,
+        [schema, name] => table.schema == *schema && table.name == *name,
+        _ => false,
+    };
+    let mut found = tables.iter().enumerate().filter(|(_, table)| is_meant(table)).map(|(place, _)| place);
+    found.next().filter(|_| found.next().is_none())
+}
+
+fn check_relations(sql: &Sql, tables: &[PostgresTable]) -> Result<(), String> {
+    let unknown = visit_relations(sql, |name| match place(name, tables) {
+        Some(_) => ControlFlow::Continue(()),
+        None => ControlFlow::Break(name.to_string()),
+    });
+    match unknown {
+        ControlFlow::Break(name) => Err(format!(
+            "uses {name}, which is not exactly one of spec.postgres.tables: it is not run; list the table there, or write its schema"
+        )),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+/// Every parameter is declared and used; returns the functions.
+fn check_expressions(sql: &Sql, declared: &ConditionalUpdate) -> Result<BTreeSet<String>, String> {
+    let parameters = &declared.parameters;
+    let known: BTreeSet<u8> = [Some(parameters.key), Some(parameters.payload), Some(parameters.epoch), parameters.holder].into_iter().flatten().collect();
+    let (mut used, mut functions) = (BTreeSet::new(), BTreeSet::new());
+    let wrong = visit_expressions(sql, |expression| {
+        match expression {
+            Expr::Value(value) => {
+                if let Value::Placeholder(text) = &value.value {
+                    match text.strip_prefix('$').and_then(|number| number.parse::<u8>().ok()).filter(|number| known.contains(number)) {
+                        Some(number) => drop(used.insert(number)),
+                        None => return ControlFlow::Break(format!("has parameter {text}, of which spec.postgres.conditionalUpdate.parameters does not say what it is")),
+                    }
+                }
+            }
+            Expr::Function(function) => match parts(&function.name).as_deref() {
+                Some([name]) => drop(functions.insert(name.to_lowercase())),
+                Some([schema, name]) if schema == "pg_catalog" => drop(functions.insert(name.to_lowercase())),
+                _ => return ControlFlow::Break(format!("calls {}, which is no built-in function: what it touches cannot be told, and it is not run", function.name)),
+            },
+            Expr::BinaryOp { op: op @ (BinaryOperator::PGCustomBinaryOperator(_) | BinaryOperator::Custom(_)), .. } => {
+                return ControlFlow::Break(format!("uses operator {op}: what it does cannot be told, and it is not run"));
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+    if let ControlFlow::Break(wrong) = wrong {
+        return Err(wrong);
+    }
+    match known.iter().find(|number| !used.contains(*number)) {
+        Some(number) => Err(format!("does not use parameter ${number}, which spec.postgres.conditionalUpdate.parameters declares")),
+        None => Ok(functions),
+    }
+}
+
+/// Without brackets and casts.
+fn bare(expression: &Expr) -> &Expr {
+    match expression {
+        Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => bare(inner),
+        other => other,
+    }
+}
+
+fn is_parameter(expression: &Expr, number: u8) -> bool {
+    matches!(bare(expression), Expr::Value(value) if value.value == Value::Placeholder(format!("${number}")))
+}
+
+fn conjuncts(expression: &Expr) -> Vec<&Expr> {
+    match expression {
+        Expr::Nested(inner) => conjuncts(inner),
+        Expr::BinaryOp { left, op: BinaryOperator::And, right } => [conjuncts(left), conjuncts(right)].concat(),
+        other => vec![other],
+    }
+}
+
+struct Reading<'a> {
+    declared: &'a ConditionalUpdate,
+    tables: &'a [PostgresTable],
+}
+
+impl Reading<'_> {
+    fn update(&self, update: &Update) -> Result<Statement, String> {
+        let TableFactor::Table { name, alias, .. } = &update.table.relation else { return Err("does not update a table by its name".into()) };
+        if !update.table.joins.is_empty() {
+            return Err("joins the table that it updates".into());
+        }
+        let table = place(name, self.tables).ok_or("updates no declared table")?;
+        let aliases = [parts(name).and_then(|mut parts| parts.pop()), alias.as_ref().map(|alias| folded(&alias.name))];
+        let own: Vec<String> = aliases.into_iter().flatten().collect();
+        let selection = update.selection.as_ref();
+        let pinned = selection.into_iter().flat_map(conjuncts).find_map(|conjunct| self.pinned(conjunct, &own));
+        let key = pinned.ok_or_else(|| {
+            format!("may touch more rows than one: it is not run; write WHERE key = ${} AND …, with no OR around it", self.declared.parameters.key)
+        })?;
+        self.read(table, key, false, &update.assignments, selection, &own)
+    }
+
+    fn insert(&self, insert: &Insert) -> Result<Statement, String> {
+        let TableObject::TableName(name) = &insert.table else { return Err("does not insert into a table by its name".into()) };
+        let table = place(name, self.tables).ok_or("inserts into no declared table")?;
+        let Some(OnInsert::OnConflict(conflict)) = &insert.on else {
+            return Err("is an INSERT without ON CONFLICT … DO UPDATE … WHERE: there is nothing that compares".into());
+        };
+        let OnConflictAction::DoUpdate(update) = &conflict.action else {
+            return Err("does nothing on conflict: the epoch of a new owner is never stored".into());
+        };
+        let rows = match insert.source.as_ref().map(|query| query.body.as_ref()) {
+            Some(SetExpr::Values(values)) => &values.rows,
+            _ => return Err("inserts something else than one row of VALUES: it is not run".into()),
+        };
+        let [row] = rows.as_slice() else { return Err("inserts several rows: it is not run".into()) };
+        let columns: Vec<String> = insert.columns.iter().filter_map(|name| parts(name)?.pop()).collect();
+        let key = columns.iter().zip(&row.content).find(|(_, value)| is_parameter(value, self.declared.parameters.key)).map(|(column, _)| column.clone());
+        let key = key.ok_or("does not insert the key's parameter")?;
+        match &conflict.conflict_target {
+            Some(ConflictTarget::Columns { columns, .. }) if columns.len() == 1 && folded(&columns[0]) == key => {}
+            _ => return Err(format!("may update another row than the key's on a conflict: it is not run; write ON CONFLICT ({key})")),
+        }
+        let mut own: Vec<String> = parts(name).and_then(|mut parts| parts.pop()).into_iter().collect();
+        own.extend(insert.table_alias.as_ref().map(|alias| folded(&alias.alias)));
+        let mut statement = self.read(table, key, true, &update.assignments, update.selection.as_ref(), &own)?;
+        statement.columns.extend(columns);
+        Ok(statement)
+    }
+
+    fn read(&self, table: usize, key: String, inserts: bool, assignments: &[Assignment], selection: Option<&Expr>, own: &[String]) -> Result<Statement, String> {
+        let mut written = Vec::new();
+        for assignment in assignments {
+            let AssignmentTarget::ColumnName(name) = &assignment.target else { return Err("assigns to several columns at once: write them one by one".into()) };
+            written.push((parts(name).and_then(|mut parts| parts.pop()).ok_or("assigns to no column")?, &assignment.value));
+        }
+        if written.iter().any(|(column, _)| *column == key) {
+            return Err(format!("changes its own key {key}: it is not run"));
+        }
+        let payload = written.iter().find(|(_, value)| self.is_given(value, self.declared.parameters.payload, None)).or_else(|| {
+            let fence = &self.declared.fence_column;
+            written.iter().find(|(column, value)| inserts && column != fence && matches!(bare(value), Expr::CompoundIdentifier(path) if folded(&path[0]) == "excluded"))
+        });
+        let payload = payload.map(|(column, _)| column.clone()).ok_or("sets no column to the payload's parameter as it is: what it wrote could not be read back")?;
+        let fence = &self.declared.fence_column;
+        let stores = written.iter().any(|(column, value)| column == fence && self.is_given(value, self.declared.parameters.epoch, Some(fence)));
+        let columns = written.into_iter().map(|(column, _)| column).collect();
+        Ok(Statement { table, key, payload, columns, inserts, compares: self.compares(selection, own), stores, functions: BTreeSet::new() })
+    }
+
+    /// Whether it is a parameter, or the row that was to be inserted holds it.
+    fn is_given(&self, value: &Expr, parameter: u8, excluded: Option<&str>) -> bool {
+        let is_excluded = |path: &[Ident]| {
+            let [table, column] = path else { return false };
+            folded(table) == "excluded" && excluded.is_some_and(|wanted| folded(column) == wanted)
+        };
+        is_parameter(value, parameter) || matches!(bare(value), Expr::CompoundIdentifier(path) if is_excluded(path))
+    }
+
+    fn is_own(expression: &Expr, column: Option<&str>, own: &[String]) -> Option<String> {
+        let found = match bare(expression) {
+            Expr::Identifier(name) => folded(name),
+            Expr::CompoundIdentifier(path) if path.len() >= 2 && own.contains(&folded(&path[path.len() - 2])) => folded(path.last()?),
+            _ => return None,
+        };
+        column.is_none_or(|wanted| wanted == found).then_some(found)
+    }
+
+    /// The column that a conjunct pins to the key.
+    fn pinned(&self, conjunct: &Expr, own: &[String]) -> Option<String> {
+        let Expr::BinaryOp { left, op: BinaryOperator::Eq, right } = conjunct else { return None };
+        let key = self.declared.parameters.key;
+        let (column, _) = [(left, right), (right, left)].into_iter().find(|(_, value)| is_parameter(value, key))?;
+        // A cast of the column could let several rows be equal.
+        matches!(column.as_ref(), Expr::Identifier(_) | Expr::CompoundIdentifier(_)).then(|| Self::is_own(column, None, own))?
+    }
+
+    fn compares(&self, selection: Option<&Expr>, own: &[String]) -> Compares {
+        let Some(selection) = selection else { return Compares::Not };
+        let (epoch, fence) = (self.declared.parameters.epoch, self.declared.fence_column.as_str());
+        for conjunct in conjuncts(selection) {
+            let Expr::BinaryOp { left, op, right } = conjunct else { continue };
+            let is_fence = |side: &Expr| Self::is_own(side, Some(fence), own).is_some();
+            let is_epoch = |side: &Expr| self.is_given(side, epoch, Some(fence));
+            let op = match op {
+                op if is_fence(left) && is_epoch(right) => op.clone(),
+                BinaryOperator::Gt if is_epoch(left) && is_fence(right) => BinaryOperator::Lt,
+                BinaryOperator::GtEq if is_epoch(left) && is_fence(right) => BinaryOperator::LtEq,
+                _ => continue,
+            };
+            match op {
+                BinaryOperator::Lt => return Compares::Less,
+                BinaryOperator::LtEq => return Compares::LessOrEqual,
+                _ => {}
+            }
+        }
+        let (mut names_epoch, mut has_query) = (false, false);
+        let _: ControlFlow<()> = visit_expressions(selection, |expression| {
+            names_epoch |= self.is_given(expression, epoch, Some(fence));
+            has_query |= matches!(expression, Expr::Subquery(_) | Expr::Exists { .. } | Expr::In { target: InTarget::Subquery(_), .. });
+            ControlFlow::Continue(())
+        });
+        match (names_epoch, has_query) {
+            (false, _) => Compares::Not,
+            (true, true) => Compares::Elsewhere,
+            (true, false) => Compares::Otherwise,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(text: &str) -> Result<Statement, String> {
+        let parameters = json!({"key": 1, "payload": 2, "epoch": 3});
+        let declared = json!({"statement": text, "parameters": parameters, "fenceColumn": "last_fence"});
+        let table = |name: &str| PostgresTable { schema: "public".into(), name: name.into() };
+        parse(&serde_json::from_value(declared).unwrap(), &[table("report"), table("fences")])
+    }
+
+    #[test]
+    fn the_forms_of_a_guard_are_told_apart() {
+        for (text, compares, stores) in [
+            ("UPDATE report SET payload = $2::jsonb, last_fence = $3::bigint WHERE id = $1 AND last_fence < $3::bigint RETURNING id", Compares::Less, true),
+            ("update public.report r set payload = $2, last_fence = $3 where $3 >= r.last_fence and (r.id = $1)", Compares::LessOrEqual, true),
+            ("update report set payload = $2 where id = $1 and last_fence < $3", Compares::Less, false),
+            ("update report set payload = $2, last_fence = $3 where id = $1", Compares::Not, true),
+            ("update report set payload = $2, last_fence = $3 where id = $1 and (select max(f.n) from fences f) < $3", Compares::Elsewhere, true),
+            ("update report set payload = $2, last_fence = $3 where id = $1 and coalesce(last_fence, 0) < $3", Compares::Otherwise, true),
+        ] {
+            let read = read(text).unwrap();
+            assert_eq!((read.compares, read.stores, read.inserts, read.key.as_str(), read.payload.as_str()), (compares, stores, false, "id", "payload"), "{text}");
+        }
+        let upsert = read("insert into report (id, payload, last_fence) values ($1, $2, $3) on conflict (id) do update \
+                           set payload = excluded.payload, last_fence = excluded.last_fence where report.last_fence < excluded.last_fence").unwrap();
+        assert_eq!((upsert.compares, upsert.stores, upsert.inserts, upsert.payload.as_str()), (Compares::Less, true, true, "payload"));
+        assert_eq!(upsert.columns, ["id", "last_fence", "payload"].map(str::to_owned).into());
+    }
+
+    /// What would touch anything else than the row of the key is never run.
+    #[test]
+    fn what_is_not_run_is_refused_with_the_reason() {
+        for (text, wanted) in [
+            ("select 1; update report set payload = $2, last_fence = $3 where id = $1", "SelectThenUpdate"),
+            ("update report set", "does not parse"),
+            ("update report set payload = $2, last_fence = $3 where last_fence < $3 and $1 = $1", "more rows than one"),
+            ("update report set payload = $2, last_fence = $3 where id = $1 and last_fence < $3 or true", "more rows than one"),
+            ("update report set payload = $2, last_fence = $3 where id::text = $1 and last_fence < $3", "more rows than one"),
+            ("update report set payload = $2, last_fence = $3 where f.id = $1 and last_fence < $3", "more rows than one"),
+            ("update report set payload = $2, last_fence = $3, id = 'x' where id = $1", "changes its own key"),
+            ("update other.report set payload = $2, last_fence = $3 where id = $1", "other.report"),
+            ("update report set payload = $2, last_fence = $3 where id = $1 and exists (select from secrets)", "secrets"),
+            ("update report set payload = $2, last_fence = $3 where id = $1 and public.f()", "public.f"),
+            ("update report set payload = $2, last_fence = $3 where id = $1 and $4", "$4"),
+            ("update report set payload = $2 where id = $1", "does not use parameter $3"),
+            ("with x as (delete from report) update report set payload = $2, last_fence = $3 where id = $1", "not run"),
+            ("insert into report (id, payload, last_fence) values ($1, $2, $3)", "without ON CONFLICT"),
+            ("insert into report (id, payload, last_fence) values ($1, $2, $3) on conflict (payload) do update set payload = $2", "another row"),
+            ("delete from report where id = $1 and payload = $2 and last_fence < $3", "neither UPDATE"),
+        ] {
+            let said = read(text).unwrap_err();
+            assert!(said.contains(wanted), "{text}: {said}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The tables of a conditional update, from the catalogue: what their columns are, what would change a proof, and how else the writers may
+//! change them.
+
+use postgres_protocol::escape::escape_identifier;
+
+use super::statement::Statement;
+use crate::{
+    api::{ConditionalUpdate, PostgresTable, WritesPerEpoch},
+    boundary::{
+        BackendError,
+        postgres::{
+            connect::{Session, failed},
+            guard::Table,
+            names::hash,
+        },
+        proof::{Answers, Bypass, Failure, Outcome, Probe},
+    },
+};
+
+/// A table's name as it is written in SQL.
+pub(super) fn quoted(table: &PostgresTable) -> String {
+    format!("{}.{}", escape_identifier(&table.schema), escape_identifier(&table.name))
+}
+
+/// The fence column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Column {
+    pub(super) type_: String,
+    pub(super) is_nullable: bool,
+}
+
+/// Reads the fence column.
+pub(super) async fn fence(session: &Session, table: &Table, declared: &ConditionalUpdate) -> Result<Column, BackendError> {
+    let sql = "select format_type(atttypid, null), not attnotnull from pg_attribute where attrelid = $1 and attname = $2 and attnum > 0 and not attisdropped";
+    let row = session.client.query_opt(sql, &[&table.oid, &declared.fence_column]).await.map_err(|error| failed(&error))?;
+    let row = row.ok_or_else(|| {
+        BackendError::Refused(format!(
+            "spec.postgres.conditionalUpdate.fenceColumn: FenceInAnotherRow: {} has no column {:?}: a fence that is stored in another row is not \
+             read again when the statement waited for this one; keep it in the row that is written",
+            table.name, declared.fence_column
+        ))
+    })?;
+    Ok(Column { type_: row.get(0), is_nullable: row.get(1) })
+}
+
+/// What the type of the fence column, or of the epoch's parameter, makes wrong whatever the statement says. Pure.
+pub(super) fn wrong_types(column: &Column, parameter: &str) -> Answers {
+    let mut answers = Answers::default();
+    for (what, type_) in [("the fence column", column.type_.as_str()), ("the epoch's parameter", parameter)] {
+        let (probe, failure, name, why) = match type_ {
+            "bigint" | "numeric" => continue,
+            "integer" | "smallint" => (Probe::NextAccepted, Failure::Refused, "FenceColumn32Bit", "the owner is refused once epochs outgrow it"),
+            "real" | "double precision" => {
+                (Probe::DigitBoundaryOrdered, Failure::Accepted, "FenceColumnFloat", "above 2^53 different epochs are equal")
+            }
+            _ => (Probe::DigitBoundaryOrdered, Failure::Accepted, "FenceColumnText", "it does not order as numbers do: \"9\" is after \"10\""),
+        };
+        answers.add(probe, Outcome::Failed(failure, format!("{name}: {what} is {type_}, and {why}; make it bigint")));
+    }
+    if column.is_nullable {
+        let why = "FenceColumnNullable: the fence column may be NULL, and a comparison with NULL refuses everybody or, with coalesce, nobody; make it NOT NULL";
+        answers.add(Probe::CurrentAccepted, Outcome::Failed(Failure::Refused, why.to_owned()));
+    }
+    answers
+}
+
+/// The name of what is wrong, by what the statement says and which probe failed. Pure.
+pub(super) fn named(statement: &Statement, writes: WritesPerEpoch, probe: Probe, failure: Failure) -> Option<&'static str> {
+    use super::statement::Compares;
+    Some(match (statement.compares, writes, probe, failure) {
+        (_, _, Probe::RecreatedRefused, Failure::Accepted) if statement.inserts => "InsertAfterDelete",
+        (Compares::Not, _, _, Failure::Accepted) => "UnconditionalUpdate",
+        (Compares::Elsewhere, _, _, Failure::Accepted) => "FenceInAnotherRow",
+        (_, _, Probe::MissingClaimRefused, Failure::Accepted) => "EpochZeroAccepted",
+        (_, _, Probe::EnormousRefused, Failure::Accepted) => return None,
+        (_, _, _, Failure::Accepted) if !statement.stores => "FenceNotStored",
+        (Compares::LessOrEqual, WritesPerEpoch::Once, _, Failure::Accepted) => "EqualEpochsAccepted",
+        (Compares::Less, WritesPerEpoch::Many, _, Failure::Refused) => "EqualEpochsRefused",
+        (_, _, _, Failure::Refused) => "OwnerRefused",
+        (_, _, _, Failure::Accepted) => return None,
+    })
+}
+
+/// A hash of everything in the tables that a proof rests on: columns, defaults, constraints, triggers, rules, policies.
+pub(super) async fn digest(session: &Session, tables: &[Table], declared: &ConditionalUpdate) -> Result<String, BackendError> {
+    let sql = "select concat_ws(' ', a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnotnull, pg_get_expr(d.adbin, d.adrelid)) \
+                 from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum \
+                 where a.attrelid = any($1) and a.attnum > 0 and not a.attisdropped \
+               union all select pg_get_constraintdef(oid) from pg_constraint where conrelid = any($1) \
+               union all select pg_get_indexdef(indexrelid) from pg_index where indrelid = any($1) \
+               union all select concat_ws(' ', tgenabled::text, pg_get_triggerdef(t.oid), p.prosrc) from pg_trigger t join pg_proc p on p.oid = t.tgfoid \
+                 where tgrelid = any($1) and not tgisinternal \
+               union all select pg_get_ruledef(oid) from pg_rewrite where ev_class = any($1) \
+               union all select concat_ws(' ', polname, polcmd::text, polroles, pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid)) \
+                 from pg_policy where polrelid = any($1) \
+               union all select concat_ws(' ', oid, relrowsecurity, relforcerowsecurity) from pg_class where oid = any($1) order by 1";
+    let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
+    let rows = session.client.query(sql, &[&oids]).await.map_err(|error| failed(&error))?;
+    let mut texts: Vec<String> = rows.iter().map(|row| row.get::<_, Option<String>>(0).unwrap_or_default()).collect();
+    texts.push(serde_json::to_string(declared).unwrap_or_default());
+    Ok(format!("sha256:{}", hash(texts.iter().map(String::as_str))))
+}
+
+/// Ways in which the writers may change the tables by something else than the statement, and which roles may choose any epoch.
+pub(super) async fn paths(
+    session: &Session,
+    tables: &[Table],
+    statement: &Statement,
+    fence: &str,
+    writers: &[String],
+) -> Result<(Vec<Bypass>, Vec<String>), BackendError> {
+    let sql = "select has_table_privilege($1, $2::oid, 'INSERT') or has_any_column_privilege($1, $2::oid, 'INSERT'), has_table_privilege($1, $2::oid, 'DELETE'), \
+                 has_table_privilege($1, $2::oid, 'TRUNCATE'), \
+                 array(select attname::text from pg_attribute where attrelid = $2::oid and attnum > 0 and not attisdropped \
+                       and has_column_privilege($1, $2::oid, attnum, 'UPDATE') order by attnum)";
+    let (mut bypasses, mut choosers) = (Vec::new(), Vec::new());
+    for writer in writers {
+        for table in tables {
+            let row = session.client.query_one(sql, &[&writer, &table.oid]).await.map_err(|error| failed(&error))?;
+            let (insert, delete, truncate, columns): (bool, bool, bool, Vec<String>) = (row.get(0), row.get(1), row.get(2), row.get(3));
+            let is_target = table.is_root && table.declared == statement.table;
+            let others: Vec<_> = columns.iter().filter(|column| !is_target || !statement.columns.contains(*column)).map(String::as_str).collect();
+            let updates = if others.is_empty() { String::new() } else { format!("UPDATE ({})", others.join(", ")) };
+            let can = [("INSERT", insert && !(is_target && statement.inserts)), ("DELETE", delete), ("TRUNCATE", truncate), (updates.as_str(), !others.is_empty())];
+            let can: Vec<_> = can.into_iter().filter(|(_, can)| *can).map(|(what, _)| what).collect();
+            if !can.is_empty() {
+                let text = format!(
+                    "writer role {writer:?} has {} on {}, which the declared statement does not need, and so another way to change it: REVOKE it",
+                    can.join(", "),
+                    table.name
+                );
+                bypasses.push(Bypass { by_writer: true, text });
+            }
+            if is_target && columns.iter().any(|column| column == fence) {
+                choosers.push(writer.clone());
+            }
+        }
+    }
+    Ok((bypasses, choosers))
+}
+
+/// Why what was accepted may be lost: an UNLOGGED table, or writers that do not wait for the disk.
+pub(super) async fn volatile(session: &Session, tables: &[Table], writers: &[String]) -> Result<Option<String>, BackendError> {
+    let sql = "select oid::regclass || ' is UNLOGGED: after a crash it is empty; ALTER TABLE … SET LOGGED' from pg_class where oid = any($1) and relpersistence = 'u' \
+               union all select 'writer role ' || quote_ident(r.rolname) || ' has synchronous_commit off: after a crash the database may have forgotten its fence' \
+                 from pg_db_role_setting s join pg_roles r on r.oid = s.setrole cross join lateral unnest(s.setconfig) t \
+                 where r.rolname::text = any($2) and t in ('synchronous_commit=off', 'synchronous_commit=false', 'synchronous_commit=0') limit 1";
+    let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
+    let row = session.client.query_opt(sql, &[&oids, &writers]).await.map_err(|error| failed(&error))?;
+    Ok(row.map(|row| row.get(0)))
+}
