@@ -345,6 +345,8 @@ pub struct BoundaryFacts<'a> {
     pub evidence: &'a Evidence,
     /// Whether the guard only counts.
     pub observes: bool,
+    /// Whether the application's own statement is the guard.
+    pub is_conditional: bool,
     /// The lock.
     pub lock: &'a LockSide,
     /// What people should know and that is no finding.
@@ -405,10 +407,10 @@ fn guard_conditions(facts: &BoundaryFacts<'_>, before: &[Condition]) -> Vec<Find
     };
     let altered = seen.guard_altered.as_ref().map(|text| (reason::GUARD_ALTERED, text));
     let shared = seen.shared.as_ref().map(|text| (reason::TARGET_SHARED, text));
-    let mut installed = if facts.observes {
-        "the guard is installed and only counts".to_owned()
-    } else {
-        "the guard is installed and as this version makes it".to_owned()
+    let mut installed = match (facts.is_conditional, facts.observes) {
+        (true, _) => "the declared statement is the guard: nothing is installed".to_owned(),
+        (false, true) => "the guard is installed and only counts".to_owned(),
+        (false, false) => "the guard is installed and as this version makes it".to_owned(),
     };
     for note in facts.notes {
         installed = format!("{installed}; {note}");
@@ -436,9 +438,11 @@ fn guard_conditions(facts: &BoundaryFacts<'_>, before: &[Condition]) -> Vec<Find
 fn activated(facts: &BoundaryFacts<'_>, seen: &boundary::Seen) -> Finding {
     let say = |status: Truth, reason, message: String| Finding::new(on_boundary::ACTIVATED, status, reason, message);
     match facts.lock {
-        LockSide::Found { .. } if facts.is_conditional => {
-            say(Truth::True, reason::NOT_REQUIRED, "a conditional update has nothing to activate: it learns of a new owner by its first write".to_owned())
-        }
+        LockSide::Found { .. } if facts.is_conditional => say(
+            Truth::True,
+            reason::NOT_REQUIRED,
+            "a conditional update has nothing to activate: it learns of a new owner by its first write".to_owned(),
+        ),
         LockSide::Found { active: Some((epoch, holder)) } if seen.fence.as_ref() == Some(&(*epoch, holder.clone())) => {
             say(Truth::True, reason::ACTIVE, format!("the fence is at epoch {epoch} of the lock's owner"))
         }

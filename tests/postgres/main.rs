@@ -5,6 +5,7 @@
 mod activation;
 mod by_hand;
 mod bypass;
+mod conditional;
 mod defects;
 mod errors;
 mod guard;

@@ -111,7 +111,7 @@ const POWERS: &str = "power(role, what) as ( \
     union all select a.grantee, 'may activate epochs (execute on ' || p.proname || ')' from pg_proc p \
       join pg_namespace n on n.oid = p.pronamespace cross join lateral aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a \
       where n.nspname = $2 and p.proname::text = any($4) and a.grantee <> p.proowner \
-    union all select a.grantee, 'has TRIGGER on ' || c.oid::regclass || ', and so can replace the guard''s trigger' from pg_class c \
+    union all select a.grantee, 'has TRIGGER on ' || c.oid::regclass || ', and so can change what a write does' from pg_class c \
       cross join lateral aclexplode(c.relacl) a where c.oid = any($1) and a.privilege_type = 'TRIGGER' and a.grantee <> c.relowner \
     union all select p.proowner, 'owns function ' || p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace \
       where n.nspname = $2 and p.proname::text = any($4)";
@@ -120,12 +120,14 @@ const POWERS: &str = "power(role, what) as ( \
 const PARAMETER_POWERS: &str = " union all select a.grantee, 'may set session_replication_role' from pg_parameter_acl p \
     cross join lateral aclexplode(p.paracl) a where p.parname = 'session_replication_role' and a.privilege_type = 'SET'";
 
-/// Looks everything up.
+/// Looks everything up. `rights` names more roles whose SECURITY DEFINER functions are ways around: a common table expression
+/// `rights(role, what)` with parameters as in [`POWERS`].
 pub(super) async fn look(
     session: &Session,
     template: &Template,
     spec: &PostgresBoundary,
     installed: &Installed,
+    rights: Option<&str>,
 ) -> Result<Found, BackendError> {
     let client = &session.client;
     let sql = |error: tokio_postgres::Error| failed(&error);
@@ -148,7 +150,11 @@ pub(super) async fn look(
     let powers_found =
         rows.iter().map(|row| Power { actor: row.get(0), via: row.get(1), what: row.get(2), is_writer: row.get(3) }).collect();
 
-    let mut detours = definers(session, &powers, (&tables, &fence, &functions), writers).await?;
+    let powerful = match rights {
+        Some(rights) => format!("{powers}, {rights}, powerful(role) as (select role from power union select role from rights)"),
+        None => format!("{powers}, powerful(role) as (select role from power)"),
+    };
+    let mut detours = definers(session, &powerful, (&tables, &fence, &functions), writers).await?;
     detours.extend(unseen_writes(session, &tables).await?);
     detours.extend(settings(session, names.lock.as_str(), writers).await?);
     detours.extend(foreign_and_unguarded(session, installed, template, writers).await?);
@@ -198,7 +204,7 @@ async fn definers(
          from pg_proc p join pg_namespace n on n.oid = p.pronamespace join pg_roles o on o.oid = p.proowner \
          where p.prosecdef and n.nspname not in ('pg_catalog', 'information_schema') \
            and (n.nspname <> $2 or p.proowner not in (n.nspowner, (select oid from pg_roles where rolname = current_user))) \
-           and exists (select from power w where w.role <> 0 and pg_has_role(p.proowner, w.role, 'MEMBER')) order by 1",
+           and exists (select from powerful w where w.role <> 0 and pg_has_role(p.proowner, w.role, 'MEMBER')) order by 1",
         by_writer = uses.replace("ROLE", "w"),
         by_other = uses.replace("ROLE", "r.oid"),
     );

@@ -227,7 +227,7 @@ impl Postgres {
         template: &Template,
         installed: &guard::Installed,
     ) -> Result<Vec<super::proof::Bypass>, BackendError> {
-        let found = audit::look(session, template, &self.spec, installed).await?;
+        let found = audit::look(session, template, &self.spec, installed, None).await?;
         let exempt: BTreeSet<&str> = self.spec.exempt_roles.iter().map(|exempt| exempt.role.as_str()).collect();
         Ok(audit::findings(&found, &exempt))
     }

@@ -11,7 +11,7 @@ use futures::{FutureExt, future::BoxFuture};
 use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::types::{Format, FromSql, IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
 
-use super::statement::Statement;
+use super::{statement::Statement, table::Column};
 use crate::{
     api::{ConditionalUpdate, Parameters},
     boundary::{
@@ -91,6 +91,8 @@ pub(super) struct RowCanary<'a> {
     /// The table, quoted.
     pub(super) table: String,
     pub(super) writer: &'a str,
+    /// What sets the row to the state in which nobody has written to it, as the end of an UPDATE's SET.
+    initial: String,
     /// Resets, reads, looks.
     pub(super) own: &'a Session,
     pub(super) writing: Prepared,
@@ -110,14 +112,17 @@ impl<'a> RowCanary<'a> {
         statement: &'a Statement,
         declared: &'a ConditionalUpdate,
         key: &'a str,
-        table: String,
+        (table, column): (String, &Column),
         writer: &'a str,
         own: &'a Session,
         (writing, open): (Prepared, Prepared),
     ) -> Self {
         // Different from what an earlier run left in the row.
         let count = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().subsec_nanos();
-        Self { statement, declared, key, table, writer, own, writing, open, written: HashMap::new(), count }
+        let fence = format!("{} = {}", escape_identifier(&declared.fence_column), column.initial());
+        let holder = declared.holder_column.iter().map(|holder| format!(", {} = default", escape_identifier(holder)));
+        let initial = std::iter::once(fence).chain(holder).collect();
+        Self { statement, declared, key, table, initial, writer, own, writing, open, written: HashMap::new(), count }
     }
 
     /// The marker in a form that the payload's type can hold.
@@ -191,8 +196,7 @@ impl<'a> RowCanary<'a> {
     }
 
     async fn reset_now(&self) -> Result<(), BackendError> {
-        let (fence, key) = (escape_identifier(&self.declared.fence_column), escape_identifier(&self.statement.key));
-        let sql = format!("update {} set {fence} = default where {key} = $1", self.table);
+        let sql = format!("update {} set {} where {} = $1", self.table, self.initial, escape_identifier(&self.statement.key));
         let rows = self.own.client.execute(&sql, &[&Text(Some(self.key.to_owned()))]).await.map_err(|error| failed(&error))?;
         if rows == 1 {
             return Ok(());
@@ -217,7 +221,8 @@ impl<'a> RowCanary<'a> {
     async fn waits(&self, pid: i32) -> Result<(), BackendError> {
         let began = Instant::now();
         while began.elapsed() < SEEN_WAITING {
-            let row = self.own.client.query_one("select cardinality(pg_blocking_pids($1)) > 0", &[&pid]).await.map_err(|error| failed(&error))?;
+            let row =
+                self.own.client.query_one("select cardinality(pg_blocking_pids($1)) > 0", &[&pid]).await.map_err(|error| failed(&error))?;
             if row.get(0) {
                 return Ok(());
             }

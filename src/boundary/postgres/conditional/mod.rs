@@ -10,6 +10,7 @@ use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::types::ToSql;
 
 mod canary;
+mod paths;
 mod statement;
 mod table;
 
@@ -27,7 +28,7 @@ use crate::{
     api::{ConditionalUpdate, Contract, GuardMode, LimitName, PostgresBoundary, WritesPerEpoch},
     boundary::{
         Activation, Ask, Backend, BackendError, Observation,
-        proof::{Answers, ClaimForm, Examination, NamedLimit, Profile, limit_detail, run, script::Claim},
+        proof::{Answers, Bypass, ClaimForm, Examination, NamedLimit, Profile, limit_detail, run, script::Claim},
     },
     epoch::{Epoch, Holder},
 };
@@ -75,7 +76,9 @@ impl Conditional {
     async fn examine_now(&self) -> Result<Examination, BackendError> {
         let statement = statement::parse(&self.declared, &self.spec.tables).map_err(|why| refused(format_args!(".statement: {why}")))?;
         if self.writes == WritesPerEpoch::Sequenced {
-            return Err(BackendError::Refused("spec.writesPerEpoch: a conditional update with a sequence cannot be tried by this version: Once or Many can".into()));
+            return Err(BackendError::Refused(
+                "spec.writesPerEpoch: a conditional update with a sequence cannot be tried by this version: Once or Many can".into(),
+            ));
         }
         let key = self.declared.canary_key.as_deref().ok_or_else(|| {
             refused(".canaryKey: there is no row that may be tried, and this version makes no clone of a table: insert a row that nobody uses, and name its key")
@@ -93,15 +96,8 @@ impl Conditional {
         let is_target = |table: &&guard::Table| table.is_root && table.declared == statement.table;
         let table = installed.tables.iter().find(is_target).ok_or_else(|| refused(".statement: its table is not there"))?;
 
-        // A partition's trigger is a managed guard's, which nobody asked for here.
-        let mut roots = installed.clone();
-        roots.tables.retain(|table| table.is_root);
-        let exempt: BTreeSet<&str> = self.spec.exempt_roles.iter().map(|exempt| exempt.role.as_str()).collect();
-        let mut bypasses = audit::findings(&audit::look(&session, &template, &self.spec, &roots).await?, &exempt);
         let column = table::fence(&session, table, &self.declared).await?;
-        let (paths, choosers) =
-            table::paths(&session, &installed.tables, &statement, &self.declared.fence_column, &self.spec.writer_roles).await?;
-        bypasses.extend(paths);
+        let (bypasses, choosers) = self.ways_around(&session, &template, &installed, &statement).await?;
         let server = server::look(&session, &installed).await?;
         let mut limits = server.limits;
         if let Some(role) = choosers.first() {
@@ -126,7 +122,10 @@ impl Conditional {
             fence: None,
             refused: None,
             last_refused: None,
-            notes: vec!["the guard is the application's own statement; that it takes no returned row for a refusal cannot be seen from here".to_owned()],
+            notes: vec![
+                "the guard is the application's own statement; that it takes no returned row for a refusal cannot be seen from here"
+                    .to_owned(),
+            ],
             unfinished: None,
         };
         match self.probe(&target, &session, &statement, &column, (key, writer)).await {
@@ -134,6 +133,27 @@ impl Conditional {
             Err(error) => found.unfinished = Some(error.to_string()),
         }
         Ok(found)
+    }
+
+    /// Everything that may change the tables besides the statement, and the writers who may choose an epoch.
+    async fn ways_around(
+        &self,
+        session: &Session,
+        template: &Template,
+        installed: &guard::Installed,
+        statement: &Statement,
+    ) -> Result<(Vec<Bypass>, Vec<String>), BackendError> {
+        // A partition's trigger is a managed guard's, which nobody asked for here.
+        let mut looked = installed.clone();
+        looked.tables.retain(|table| table.is_root || table.kind == 'f');
+        let mut found = audit::look(session, template, &self.spec, &looked, Some(paths::RIGHTS)).await?;
+        let paths = paths::look(session, &installed.tables, statement, &self.declared.fence_column, &self.spec).await?;
+        found.powers.extend(paths.others);
+        found.detours.extend(paths.detours);
+        let exempt: BTreeSet<&str> = self.spec.exempt_roles.iter().map(|exempt| exempt.role.as_str()).collect();
+        let mut bypasses = paths.excess;
+        bypasses.extend(audit::findings(&found, &exempt));
+        Ok((bypasses, paths.choosers))
     }
 
     async fn probe(
@@ -149,14 +169,14 @@ impl Conditional {
         has_key(session, &self.spec.tables[statement.table], statement).await?;
         let (writing, open) = futures::try_join!(target.connect(), target.connect())?;
         let prepare = |session| Prepared::new(session, &self.declared.statement, &path);
-        let (writing, open) = futures::try_join!(prepare(writing), prepare(open))
-            .map_err(|error| refused(format_args!(".statement: {error}")))?;
+        let (writing, open) =
+            futures::try_join!(prepare(writing), prepare(open)).map_err(|error| refused(format_args!(".statement: {error}")))?;
         self.explain(&writing, writer, key).await?;
         let epoch = &writing.statement.params()[usize::from(self.declared.parameters.epoch) - 1];
         let epoch = session.client.query_one("select format_type($1, null)", &[&epoch.oid()]).await.map_err(|error| failed(&error))?;
         let wrong = table::wrong_types(column, epoch.get(0));
         let table = table::quoted(&self.spec.tables[statement.table]);
-        let mut canary = RowCanary::new(statement, &self.declared, key, table, writer, session, (writing, open));
+        let mut canary = RowCanary::new(statement, &self.declared, key, (table, column), writer, session, (writing, open));
         let run_id = format!("{:x}", std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos());
         let mut answers = run::run(&mut canary, &self.profile(), &run_id).await;
         answers.name_failures(|probe, failure| table::named(statement, self.writes, probe, failure));
@@ -191,11 +211,14 @@ impl Conditional {
         on.session.run("rollback").await?;
         let said = said.map_err(|error| refused(format_args!(".statement: {}", failed(&error))))?;
         let text: Raw = said.try_get(0).map_err(|error| failed(&error))?;
-        let plan: serde_json::Value = serde_json::from_str(&text.0).map_err(|error| refused(format_args!(".statement: no plan: {error}")))?;
+        let plan: serde_json::Value =
+            serde_json::from_str(&text.0).map_err(|error| refused(format_args!(".statement: no plan: {error}")))?;
         let declared = |schema: &str, name: &str| self.spec.tables.iter().any(|table| table.schema == schema && table.name == name);
         let mut changes = 0;
         match strange(&plan, &declared, &mut changes) {
-            Some(what) => Err(refused(format_args!(".statement: it would touch {what}, which spec.postgres.tables does not list: it is not run"))),
+            Some(what) => {
+                Err(refused(format_args!(".statement: it would touch {what}, which spec.postgres.tables does not list: it is not run")))
+            }
             None if changes != 1 => Err(refused(format_args!(".statement: it changes {changes} tables: it is not run"))),
             None => Ok(()),
         }
@@ -226,7 +249,16 @@ fn strange(plan: &serde_json::Value, declared: &impl Fn(&str, &str) -> bool, cha
 
 /// Built-in functions that PostgreSQL calls volatile and that change nothing, and what is written as a function and is none.
 const HARMLESS: [&str; 10] = [
-    "clock_timestamp", "gen_random_uuid", "random", "coalesce", "greatest", "least", "nullif", "current_timestamp", "current_date", "localtimestamp",
+    "clock_timestamp",
+    "gen_random_uuid",
+    "random",
+    "coalesce",
+    "greatest",
+    "least",
+    "nullif",
+    "current_timestamp",
+    "current_date",
+    "localtimestamp",
 ];
 
 /// Only built-in functions that change nothing are called, and nothing stands in their place.
@@ -250,7 +282,11 @@ async fn has_key(session: &Session, table: &crate::api::PostgresTable, statement
     let sql = "select exists (select from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace \
                where n.nspname = $1 and c.relname = $2 and a.attname = $3 and a.attnum > 0 and not a.attisdropped)";
     let row = session.client.query_one(sql, &[&table.schema, &table.name, &statement.key]).await.map_err(|error| failed(&error))?;
-    if row.get(0) { Ok(()) } else { Err(refused(format_args!(".statement: its key {:?} is no column of the table that it writes: it is not run", statement.key))) }
+    if row.get(0) {
+        Ok(())
+    } else {
+        Err(refused(format_args!(".statement: its key {:?} is no column of the table that it writes: it is not run", statement.key)))
+    }
 }
 
 impl Backend for Conditional {

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, ops::ControlFlow};
 
 use sqlparser::{
     ast::{
-        Assignment, AssignmentTarget, BinaryOperator, ConflictTarget, Expr, Ident, InTarget, Insert, ObjectName, OnConflictAction, OnInsert, SetExpr,
-        Statement as Sql, TableFactor, TableObject, Update, Value, visit_expressions, visit_relations,
+        Assignment, AssignmentTarget, BinaryOperator, ConflictTarget, Expr, Ident, InTarget, Insert, ObjectName, OnConflictAction,
+        OnInsert, SetExpr, Statement as Sql, TableFactor, TableObject, Update, Value, visit_expressions, visit_relations,
     },
     dialect::PostgreSqlDialect,
     parser::Parser,
@@ -115,7 +115,8 @@ fn check_relations(sql: &Sql, tables: &[PostgresTable]) -> Result<(), String> {
 /// Every parameter is declared and used; returns the functions.
 fn check_expressions(sql: &Sql, declared: &ConditionalUpdate) -> Result<BTreeSet<String>, String> {
     let parameters = &declared.parameters;
-    let known: BTreeSet<u8> = [Some(parameters.key), Some(parameters.payload), Some(parameters.epoch), parameters.holder].into_iter().flatten().collect();
+    let known: BTreeSet<u8> =
+        [Some(parameters.key), Some(parameters.payload), Some(parameters.epoch), parameters.holder].into_iter().flatten().collect();
     let (mut used, mut functions) = (BTreeSet::new(), BTreeSet::new());
     let wrong = visit_expressions(sql, |expression| {
         match expression {
@@ -123,14 +124,23 @@ fn check_expressions(sql: &Sql, declared: &ConditionalUpdate) -> Result<BTreeSet
                 if let Value::Placeholder(text) = &value.value {
                     match text.strip_prefix('$').and_then(|number| number.parse::<u8>().ok()).filter(|number| known.contains(number)) {
                         Some(number) => drop(used.insert(number)),
-                        None => return ControlFlow::Break(format!("has parameter {text}, of which spec.postgres.conditionalUpdate.parameters does not say what it is")),
+                        None => {
+                            return ControlFlow::Break(format!(
+                                "has parameter {text}, of which spec.postgres.conditionalUpdate.parameters does not say what it is"
+                            ));
+                        }
                     }
                 }
             }
             Expr::Function(function) => match parts(&function.name).as_deref() {
                 Some([name]) => drop(functions.insert(name.to_lowercase())),
                 Some([schema, name]) if schema == "pg_catalog" => drop(functions.insert(name.to_lowercase())),
-                _ => return ControlFlow::Break(format!("calls {}, which is no built-in function: what it touches cannot be told, and it is not run", function.name)),
+                _ => {
+                    return ControlFlow::Break(format!(
+                        "calls {}, which is no built-in function: what it touches cannot be told, and it is not run",
+                        function.name
+                    ));
+                }
             },
             Expr::BinaryOp { op: op @ (BinaryOperator::PGCustomBinaryOperator(_) | BinaryOperator::Custom(_)), .. } => {
                 return ControlFlow::Break(format!("uses operator {op}: what it does cannot be told, and it is not run"));
@@ -168,6 +178,15 @@ fn conjuncts(expression: &Expr) -> Vec<&Expr> {
     }
 }
 
+/// Whether some part of an expression is one.
+fn names(expression: &Expr, is_one: impl Fn(&Expr) -> bool) -> bool {
+    visit_expressions(expression, |part| if is_one(part) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }).is_break()
+}
+
+fn has_query(expression: &Expr) -> bool {
+    names(expression, |part| matches!(part, Expr::Subquery(_) | Expr::Exists { .. } | Expr::In { target: InTarget::Subquery(_), .. }))
+}
+
 struct Reading<'a> {
     declared: &'a ConditionalUpdate,
     tables: &'a [PostgresTable],
@@ -175,7 +194,9 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     fn update(&self, update: &Update) -> Result<Statement, String> {
-        let TableFactor::Table { name, alias, .. } = &update.table.relation else { return Err("does not update a table by its name".into()) };
+        let TableFactor::Table { name, alias, .. } = &update.table.relation else {
+            return Err("does not update a table by its name".into());
+        };
         if !update.table.joins.is_empty() {
             return Err("joins the table that it updates".into());
         }
@@ -185,7 +206,10 @@ impl Reading<'_> {
         let selection = update.selection.as_ref();
         let pinned = selection.into_iter().flat_map(conjuncts).find_map(|conjunct| self.pinned(conjunct, &own));
         let key = pinned.ok_or_else(|| {
-            format!("may touch more rows than one: it is not run; write WHERE key = ${} AND …, with no OR around it", self.declared.parameters.key)
+            format!(
+                "may touch more rows than one: it is not run; write WHERE key = ${} AND …, with no OR around it",
+                self.declared.parameters.key
+            )
         })?;
         self.read(table, key, false, &update.assignments, selection, &own)
     }
@@ -205,7 +229,11 @@ impl Reading<'_> {
         };
         let [row] = rows.as_slice() else { return Err("inserts several rows: it is not run".into()) };
         let columns: Vec<String> = insert.columns.iter().filter_map(|name| parts(name)?.pop()).collect();
-        let key = columns.iter().zip(&row.content).find(|(_, value)| is_parameter(value, self.declared.parameters.key)).map(|(column, _)| column.clone());
+        let key = columns
+            .iter()
+            .zip(&row.content)
+            .find(|(_, value)| is_parameter(value, self.declared.parameters.key))
+            .map(|(column, _)| column.clone());
         let key = key.ok_or("does not insert the key's parameter")?;
         match &conflict.conflict_target {
             Some(ConflictTarget::Columns { columns, .. }) if columns.len() == 1 && folded(&columns[0]) == key => {}
@@ -218,10 +246,20 @@ impl Reading<'_> {
         Ok(statement)
     }
 
-    fn read(&self, table: usize, key: String, inserts: bool, assignments: &[Assignment], selection: Option<&Expr>, own: &[String]) -> Result<Statement, String> {
+    fn read(
+        &self,
+        table: usize,
+        key: String,
+        inserts: bool,
+        assignments: &[Assignment],
+        selection: Option<&Expr>,
+        own: &[String],
+    ) -> Result<Statement, String> {
         let mut written = Vec::new();
         for assignment in assignments {
-            let AssignmentTarget::ColumnName(name) = &assignment.target else { return Err("assigns to several columns at once: write them one by one".into()) };
+            let AssignmentTarget::ColumnName(name) = &assignment.target else {
+                return Err("assigns to several columns at once: write them one by one".into());
+            };
             written.push((parts(name).and_then(|mut parts| parts.pop()).ok_or("assigns to no column")?, &assignment.value));
         }
         if written.iter().any(|(column, _)| *column == key) {
@@ -229,11 +267,17 @@ impl Reading<'_> {
         }
         let payload = written.iter().find(|(_, value)| self.is_given(value, self.declared.parameters.payload, None)).or_else(|| {
             let fence = &self.declared.fence_column;
-            written.iter().find(|(column, value)| inserts && column != fence && matches!(bare(value), Expr::CompoundIdentifier(path) if folded(&path[0]) == "excluded"))
+            written.iter().find(|(column, value)| {
+                inserts && column != fence && matches!(bare(value), Expr::CompoundIdentifier(path) if folded(&path[0]) == "excluded")
+            })
         });
-        let payload = payload.map(|(column, _)| column.clone()).ok_or("sets no column to the payload's parameter as it is: what it wrote could not be read back")?;
+        let payload = payload
+            .map(|(column, _)| column.clone())
+            .ok_or("sets no column to the payload's parameter as it is: what it wrote could not be read back")?;
         let fence = &self.declared.fence_column;
-        let stores = written.iter().any(|(column, value)| column == fence && self.is_given(value, self.declared.parameters.epoch, Some(fence)));
+        self.check_alone(&written, selection, own)?;
+        let stores =
+            written.iter().any(|(column, value)| column == fence && self.is_given(value, self.declared.parameters.epoch, Some(fence)));
         let columns = written.into_iter().map(|(column, _)| column).collect();
         Ok(Statement { table, key, payload, columns, inserts, compares: self.compares(selection, own), stores, functions: BTreeSet::new() })
     }
@@ -265,6 +309,46 @@ impl Reading<'_> {
         matches!(column.as_ref(), Expr::Identifier(_) | Expr::CompoundIdentifier(_)).then(|| Self::is_own(column, None, own))?
     }
 
+    /// What one row shows holds for the others only when nothing but the fence, the holder and the parameters decides.
+    fn check_alone(&self, written: &[(String, &Expr)], selection: Option<&Expr>, own: &[String]) -> Result<(), String> {
+        let declared = self.declared;
+        let foreign = |expression: &Expr| {
+            let found = visit_expressions(expression, |part| {
+                let name = match part {
+                    Expr::Identifier(name) => Some(folded(name)),
+                    Expr::CompoundIdentifier(path) => path.last().map(folded),
+                    _ => None,
+                };
+                match name.filter(|name| *name != declared.fence_column && Some(name) != declared.holder_column.as_ref()) {
+                    Some(name) => ControlFlow::Break(name),
+                    None => ControlFlow::Continue(()),
+                }
+            });
+            found.break_value()
+        };
+        let stored = written.iter().filter(|(column, _)| *column == declared.fence_column).find_map(|(_, value)| foreign(value));
+        if let Some(column) = stored {
+            return Err(format!("lets column {column} decide which fence is stored: what one row shows would not hold for the others"));
+        }
+        let fence = Some(declared.fence_column.as_str());
+        let comparing: Vec<_> = selection
+            .into_iter()
+            .flat_map(conjuncts)
+            .filter(|part| names(part, |expression| self.is_given(expression, declared.parameters.epoch, fence)))
+            .filter(|part| names(part, |expression| Self::is_own(expression, fence, own).is_some()) && !has_query(part))
+            .collect();
+        let entangled: Vec<_> = comparing.iter().filter_map(|part| foreign(part)).collect();
+        match entangled.first() {
+            // Another conjunct may narrow further; one has to compare on its own.
+            Some(column) if entangled.len() == comparing.len() => Err(format!(
+                "lets column {column} decide whether the fence is compared: what one row shows would not hold for the others; write AND {} < ${} \
+                 as a condition of its own",
+                declared.fence_column, declared.parameters.epoch
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn compares(&self, selection: Option<&Expr>, own: &[String]) -> Compares {
         let Some(selection) = selection else { return Compares::Not };
         let (epoch, fence) = (self.declared.parameters.epoch, self.declared.fence_column.as_str());
@@ -284,13 +368,7 @@ impl Reading<'_> {
                 _ => {}
             }
         }
-        let (mut names_epoch, mut has_query) = (false, false);
-        let _: ControlFlow<()> = visit_expressions(selection, |expression| {
-            names_epoch |= self.is_given(expression, epoch, Some(fence));
-            has_query |= matches!(expression, Expr::Subquery(_) | Expr::Exists { .. } | Expr::In { target: InTarget::Subquery(_), .. });
-            ControlFlow::Continue(())
-        });
-        match (names_epoch, has_query) {
+        match (names(selection, |expression| self.is_given(expression, epoch, Some(fence))), has_query(selection)) {
             (false, _) => Compares::Not,
             (true, true) => Compares::Elsewhere,
             (true, false) => Compares::Otherwise,
@@ -313,18 +391,37 @@ mod tests {
     #[test]
     fn the_forms_of_a_guard_are_told_apart() {
         for (text, compares, stores) in [
-            ("UPDATE report SET payload = $2::jsonb, last_fence = $3::bigint WHERE id = $1 AND last_fence < $3::bigint RETURNING id", Compares::Less, true),
-            ("update public.report r set payload = $2, last_fence = $3 where $3 >= r.last_fence and (r.id = $1)", Compares::LessOrEqual, true),
+            (
+                "UPDATE report SET payload = $2::jsonb, last_fence = $3::bigint WHERE id = $1 AND last_fence < $3::bigint RETURNING id",
+                Compares::Less,
+                true,
+            ),
+            (
+                "update public.report r set payload = $2, last_fence = $3 where $3 >= r.last_fence and (r.id = $1)",
+                Compares::LessOrEqual,
+                true,
+            ),
             ("update report set payload = $2 where id = $1 and last_fence < $3", Compares::Less, false),
             ("update report set payload = $2, last_fence = $3 where id = $1", Compares::Not, true),
-            ("update report set payload = $2, last_fence = $3 where id = $1 and (select max(f.n) from fences f) < $3", Compares::Elsewhere, true),
+            (
+                "update report set payload = $2, last_fence = $3 where id = $1 and (select max(f.n) from fences f) < $3",
+                Compares::Elsewhere,
+                true,
+            ),
             ("update report set payload = $2, last_fence = $3 where id = $1 and coalesce(last_fence, 0) < $3", Compares::Otherwise, true),
         ] {
             let read = read(text).unwrap();
-            assert_eq!((read.compares, read.stores, read.inserts, read.key.as_str(), read.payload.as_str()), (compares, stores, false, "id", "payload"), "{text}");
+            assert_eq!(
+                (read.compares, read.stores, read.inserts, read.key.as_str(), read.payload.as_str()),
+                (compares, stores, false, "id", "payload"),
+                "{text}"
+            );
         }
-        let upsert = read("insert into report (id, payload, last_fence) values ($1, $2, $3) on conflict (id) do update \
-                           set payload = excluded.payload, last_fence = excluded.last_fence where report.last_fence < excluded.last_fence").unwrap();
+        let upsert = read(
+            "insert into report (id, payload, last_fence) values ($1, $2, $3) on conflict (id) do update \
+                           set payload = excluded.payload, last_fence = excluded.last_fence where report.last_fence < excluded.last_fence",
+        )
+        .unwrap();
         assert_eq!((upsert.compares, upsert.stores, upsert.inserts, upsert.payload.as_str()), (Compares::Less, true, true, "payload"));
         assert_eq!(upsert.columns, ["id", "last_fence", "payload"].map(str::to_owned).into());
     }
@@ -347,7 +444,18 @@ mod tests {
             ("update report set payload = $2 where id = $1", "does not use parameter $3"),
             ("with x as (delete from report) update report set payload = $2, last_fence = $3 where id = $1", "not run"),
             ("insert into report (id, payload, last_fence) values ($1, $2, $3)", "without ON CONFLICT"),
-            ("insert into report (id, payload, last_fence) values ($1, $2, $3) on conflict (payload) do update set payload = $2", "another row"),
+            (
+                "insert into report (id, payload, last_fence) values ($1, $2, $3) on conflict (payload) do update set payload = $2",
+                "another row",
+            ),
+            (
+                "update report set payload = $2, last_fence = $3 where id = $1 and $3 > 0 and (last_fence < $3 or is_forced)",
+                "column is_forced decide",
+            ),
+            (
+                "update report set payload = $2, last_fence = case when is_draft then last_fence else $3 end where id = $1 and last_fence < $3",
+                "column is_draft decide",
+            ),
             ("delete from report where id = $1 and payload = $2 and last_fence < $3", "neither UPDATE"),
         ] {
             let said = read(text).unwrap_err();

@@ -1,5 +1,4 @@
-//! The tables of a conditional update, from the catalogue: what their columns are, what would change a proof, and how else the writers may
-//! change them.
+//! The tables of a conditional update, from the catalogue: what the fence column is, and what would change a proof.
 
 use postgres_protocol::escape::escape_identifier;
 
@@ -13,7 +12,7 @@ use crate::{
             guard::Table,
             names::hash,
         },
-        proof::{Answers, Bypass, Failure, Outcome, Probe},
+        proof::{Answers, Failure, Outcome, Probe},
     },
 };
 
@@ -27,11 +26,19 @@ pub(super) fn quoted(table: &PostgresTable) -> String {
 pub(super) struct Column {
     pub(super) type_: String,
     pub(super) is_nullable: bool,
+    has_default: bool,
+}
+
+impl Column {
+    /// What a row holds that nobody has written to: the default, or 0 where the application has to say it.
+    pub(super) const fn initial(&self) -> &'static str {
+        if self.has_default || self.is_nullable { "default" } else { "0" }
+    }
 }
 
 /// Reads the fence column.
 pub(super) async fn fence(session: &Session, table: &Table, declared: &ConditionalUpdate) -> Result<Column, BackendError> {
-    let sql = "select format_type(atttypid, null), not attnotnull from pg_attribute where attrelid = $1 and attname = $2 and attnum > 0 and not attisdropped";
+    let sql = "select format_type(atttypid, null), not attnotnull, atthasdef from pg_attribute where attrelid = $1 and attname = $2 and attnum > 0 and not attisdropped";
     let row = session.client.query_opt(sql, &[&table.oid, &declared.fence_column]).await.map_err(|error| failed(&error))?;
     let row = row.ok_or_else(|| {
         BackendError::Refused(format!(
@@ -40,7 +47,7 @@ pub(super) async fn fence(session: &Session, table: &Table, declared: &Condition
             table.name, declared.fence_column
         ))
     })?;
-    Ok(Column { type_: row.get(0), is_nullable: row.get(1) })
+    Ok(Column { type_: row.get(0), is_nullable: row.get(1), has_default: row.get(2) })
 }
 
 /// What the type of the fence column, or of the epoch's parameter, makes wrong whatever the statement says. Pure.
@@ -49,11 +56,13 @@ pub(super) fn wrong_types(column: &Column, parameter: &str) -> Answers {
     for (what, type_) in [("the fence column", column.type_.as_str()), ("the epoch's parameter", parameter)] {
         let (probe, failure, name, why) = match type_ {
             "bigint" | "numeric" => continue,
-            "integer" | "smallint" => (Probe::NextAccepted, Failure::Refused, "FenceColumn32Bit", "the owner is refused once epochs outgrow it"),
-            "real" | "double precision" => {
-                (Probe::DigitBoundaryOrdered, Failure::Accepted, "FenceColumnFloat", "above 2^53 different epochs are equal")
+            "integer" | "smallint" => {
+                (Probe::NextAccepted, Failure::Refused, "FenceColumn32Bit", "the owner is refused once epochs outgrow it")
             }
-            _ => (Probe::DigitBoundaryOrdered, Failure::Accepted, "FenceColumnText", "it does not order as numbers do: \"9\" is after \"10\""),
+            "real" | "double precision" => {
+                (Probe::StaleRefused, Failure::Accepted, "FenceColumnFloat", "above 2^53 different epochs are equal")
+            }
+            _ => (Probe::StaleRefused, Failure::Accepted, "FenceColumnText", "it does not order as numbers do: \"9\" is after \"10\""),
         };
         answers.add(probe, Outcome::Failed(failure, format!("{name}: {what} is {type_}, and {why}; make it bigint")));
     }
@@ -99,44 +108,6 @@ pub(super) async fn digest(session: &Session, tables: &[Table], declared: &Condi
     let mut texts: Vec<String> = rows.iter().map(|row| row.get::<_, Option<String>>(0).unwrap_or_default()).collect();
     texts.push(serde_json::to_string(declared).unwrap_or_default());
     Ok(format!("sha256:{}", hash(texts.iter().map(String::as_str))))
-}
-
-/// Ways in which the writers may change the tables by something else than the statement, and which roles may choose any epoch.
-pub(super) async fn paths(
-    session: &Session,
-    tables: &[Table],
-    statement: &Statement,
-    fence: &str,
-    writers: &[String],
-) -> Result<(Vec<Bypass>, Vec<String>), BackendError> {
-    let sql = "select has_table_privilege($1, $2::oid, 'INSERT') or has_any_column_privilege($1, $2::oid, 'INSERT'), has_table_privilege($1, $2::oid, 'DELETE'), \
-                 has_table_privilege($1, $2::oid, 'TRUNCATE'), \
-                 array(select attname::text from pg_attribute where attrelid = $2::oid and attnum > 0 and not attisdropped \
-                       and has_column_privilege($1, $2::oid, attnum, 'UPDATE') order by attnum)";
-    let (mut bypasses, mut choosers) = (Vec::new(), Vec::new());
-    for writer in writers {
-        for table in tables {
-            let row = session.client.query_one(sql, &[&writer, &table.oid]).await.map_err(|error| failed(&error))?;
-            let (insert, delete, truncate, columns): (bool, bool, bool, Vec<String>) = (row.get(0), row.get(1), row.get(2), row.get(3));
-            let is_target = table.is_root && table.declared == statement.table;
-            let others: Vec<_> = columns.iter().filter(|column| !is_target || !statement.columns.contains(*column)).map(String::as_str).collect();
-            let updates = if others.is_empty() { String::new() } else { format!("UPDATE ({})", others.join(", ")) };
-            let can = [("INSERT", insert && !(is_target && statement.inserts)), ("DELETE", delete), ("TRUNCATE", truncate), (updates.as_str(), !others.is_empty())];
-            let can: Vec<_> = can.into_iter().filter(|(_, can)| *can).map(|(what, _)| what).collect();
-            if !can.is_empty() {
-                let text = format!(
-                    "writer role {writer:?} has {} on {}, which the declared statement does not need, and so another way to change it: REVOKE it",
-                    can.join(", "),
-                    table.name
-                );
-                bypasses.push(Bypass { by_writer: true, text });
-            }
-            if is_target && columns.iter().any(|column| column == fence) {
-                choosers.push(writer.clone());
-            }
-        }
-    }
-    Ok((bypasses, choosers))
 }
 
 /// Why what was accepted may be lost: an UNLOGGED table, or writers that do not wait for the disk.
