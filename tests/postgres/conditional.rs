@@ -237,3 +237,321 @@ async fn each_defect_of_the_fence_column_is_told_by_its_name() {
     let why = app.examine(ONCE, WritesPerEpoch::Once).await;
     assert!(is_proven(&why), "a column without a default begins at 0: {why:?}");
 }
+
+/// What cannot be shown to touch one row of the declared tables and nothing else is never run: inconclusive, with the next step.
+#[tokio::test]
+async fn what_would_touch_anything_else_is_never_run() {
+    let app = App::new().await;
+    app.db
+        .admin
+        .batch_execute(&format!(
+            "create table log (id text); create function noted(id text) returns bool language sql as 'insert into log values (id); select true';
+             create schema other; create table other.report (id text primary key, payload text, last_fence bigint not null default 0);
+             insert into other.report values ('{CANARY}'); grant usage on schema other to {writer}; grant all on other.report to {writer};
+             create function lower(bigint) returns bigint language sql as 'insert into log values (''x''); select 1::bigint';
+             create table pairs (id text, payload text, last_fence bigint not null default 0); insert into pairs (id) values ('{CANARY}'), ('{CANARY}');
+             alter table pairs owner to {owner}; grant select, update (payload, last_fence) on pairs to {writer}",
+            writer = app.db.writer,
+            owner = app.db.owner
+        ))
+        .await
+        .unwrap();
+    let statement = "spec.postgres.conditionalUpdate.statement";
+    for (sql, wanted) in [
+        (format!("select last_fence from report where id = $1; {ONCE}"), "SelectThenUpdate"),
+        ("update report set payload = $2,, last_fence = $3".into(), "does not parse"),
+        (ONCE.replace("id = $1", "id <> $1"), "more rows than one"),
+        (ONCE.replace(" report", " other.report"), "other.report"),
+        (ONCE.replace("RETURNING", "and noted($1) RETURNING"), "noted"),
+        (ONCE.replace("RETURNING", "and lower(last_fence) = 1 RETURNING"), "lower"),
+        (ONCE.replace("payload = $2", "nothing = $2"), "nothing"),
+        (ONCE.replace("id = $1", "nothing = $1"), "nothing"),
+        (ONCE.replace("last_fence < $3", "last_fence < $3 and $5"), "$5"),
+    ] {
+        let said = match app.boundary(&sql, WritesPerEpoch::Once).examine(&Ask::default()).await {
+            Ok(examined) => {
+                assert!(!is_proven(&examined) && failures_or_none(&examined).is_empty(), "{sql}: {examined:?}");
+                examined.unfinished.unwrap_or_else(|| panic!("{sql}: {:?}", examined.answers))
+            }
+            Err(error) => error.to_string(),
+        };
+        assert!(said.contains(wanted) && said.contains(statement), "{sql}: {said}");
+        assert_eq!(text(&app.db.admin, "select count(*) from log").await, "0", "{sql}");
+        assert_eq!(
+            text(&app.db.admin, "select sum(last_fence) + (select sum(last_fence) from other.report) from report").await,
+            "0",
+            "{sql}"
+        );
+    }
+    // A search_path of the writer's or of the database leads nowhere else.
+    app.db
+        .admin
+        .batch_execute(&format!(
+            "alter role {} set search_path = other; alter role {} set search_path = other; alter database {} set search_path = other",
+            app.db.writer, app.db.operator, app.db.name
+        ))
+        .await
+        .unwrap();
+    assert!(is_proven(&app.examine(ONCE, WritesPerEpoch::Once).await));
+    assert_eq!(text(&app.db.admin, "select sum(last_fence) from other.report").await, "0");
+    // Two rows have the key, which is not unique.
+    let mut spec = app.spec(&ONCE.replace("report", "pairs"));
+    spec["tables"][0]["name"] = "pairs".into();
+    let examined = app.declared(spec, WritesPerEpoch::Once).examine(&Ask::default()).await.unwrap();
+    assert!(!is_proven(&examined));
+    let inconclusive = conclude(&examined, None, Some(1), Timestamp::now()).0.inconclusive.unwrap();
+    assert!(inconclusive.contains("2 rows"), "{inconclusive}");
+    assert_eq!(text(&app.db.admin, "select sum(last_fence) from pairs").await, "0");
+}
+
+fn failures_or_none(examined: &Examination) -> Vec<(Probe, Failure, String)> {
+    examined.answers.as_ref().map(|_| failures(examined)).unwrap_or_default()
+}
+
+/// What is wrong with a declaration is said by its field.
+#[tokio::test]
+async fn a_wrong_declaration_is_named_by_its_field() {
+    let app = App::new().await;
+    let field = "spec.postgres.conditionalUpdate";
+    type Change = fn(&mut Value);
+    let changes: [(Change, &str, &str); 6] = [
+        (|spec| spec["conditionalUpdate"]["canaryKey"] = "missing".into(), ".canaryKey", "0 rows"),
+        (|spec| spec["conditionalUpdate"]["fenceColumn"] = "fence".into(), ".fenceColumn", "FenceInAnotherRow"),
+        (|spec| spec["conditionalUpdate"]["parameters"]["epoch"] = 9.into(), ".parameters", "$3"),
+        (|spec| spec["tables"][0]["name"] = "nowhere".into(), ".statement", "report"),
+        (|spec| spec["writerRoles"] = json!([]), "", "spec.postgres.writerRoles"),
+        (|spec| spec["conditionalUpdate"]["statement"] = ONCE.replace("$2", "$2::point").into(), "", "point"),
+    ];
+    for (change, at, wanted) in changes {
+        let mut spec = app.spec(ONCE);
+        change(&mut spec);
+        let said = match app.declared(spec, WritesPerEpoch::Once).examine(&Ask::default()).await {
+            Ok(examined) => {
+                assert!(!is_proven(&examined), "{wanted}");
+                let (seen, _) = conclude(&examined, None, Some(1), Timestamp::now());
+                seen.unfinished.or(seen.inconclusive).unwrap()
+            }
+            Err(error) => error.to_string(),
+        };
+        assert!(said.contains(wanted) && (at.is_empty() || said.contains(&format!("{field}{at}"))), "{wanted}: {said}");
+    }
+    let holder = Holder::new("a").unwrap();
+    let refused = app.boundary(ONCE, WritesPerEpoch::Once).activate(Epoch::new(7).unwrap(), &holder).await.unwrap_err();
+    assert!(refused.to_string().contains("AfterAcceptance"), "{refused}");
+}
+
+/// Another way to change the table is named, whoever has it.
+#[tokio::test]
+async fn every_other_write_path_is_named() {
+    // What a role may is the whole server's: on a shared one, other tests would see it.
+    let server = Server::start("paths", &[]);
+    for (sql, undo, by_writer, words) in [
+        ("grant insert on report to APP", "revoke insert on report from APP", true, &["INSERT on public.report"][..]),
+        ("grant delete on report to APP", "revoke delete on report from APP", true, &["DELETE on public.report"]),
+        ("grant truncate on report to APP", "revoke truncate on report from APP", true, &["TRUNCATE on public.report"]),
+        (
+            "grant update on report to APP",
+            "revoke update on report from APP; grant update (payload, last_fence) on report to APP",
+            true,
+            &["UPDATE (id, holder, is_draft)"],
+        ),
+        (
+            "create role group_role noinherit; grant group_role to APP; grant delete on report to group_role",
+            "drop owned by group_role; drop role group_role",
+            true,
+            &["DELETE on public.report"],
+        ),
+        ("grant OWNER to APP", "revoke OWNER from APP", true, &["owns table"]),
+        (
+            "grant update (payload) on report to OTHER",
+            "revoke update (payload) on report from OTHER",
+            false,
+            &["may write to public.report by statements of its own (update)", "OTHER"],
+        ),
+        ("grant APP to OTHER", "revoke APP from OTHER", false, &["through role", "OTHER"]),
+        ("grant insert on report to public", "revoke insert on report from public", true, &["INSERT on public.report"]),
+        ("grant trigger on report to OTHER", "revoke trigger on report from OTHER", false, &["has TRIGGER"]),
+        (
+            "create view v as select * from report; alter view v owner to OWNER; grant update on v to APP",
+            "drop view v",
+            true,
+            &["v ends in the tables as its owner"],
+        ),
+        (
+            "create view v as select * from report; create view w as select * from v; alter view v owner to OWNER; alter view w owner to OWNER; grant update on w to OTHER",
+            "drop view w; drop view v",
+            false,
+            &["w ends in the tables as its owner"],
+        ),
+        (
+            "create function f() returns void language sql security definer as 'update report set payload = null'; alter function f() owner to OWNER",
+            "drop function f()",
+            true,
+            &["SECURITY DEFINER function public.f"],
+        ),
+        (
+            "create role clerk; grant update on report to clerk; grant create on schema public to clerk; set role clerk; create function f() returns void language sql security definer as 'update report set payload = null'; reset role",
+            "drop function f(); drop owned by clerk; drop role clerk",
+            true,
+            &["SECURITY DEFINER function public.f"],
+        ),
+        (
+            "create table parent (id text primary key); alter table report add parent text references parent on delete cascade; grant delete on parent to APP",
+            "alter table report drop column parent; drop table parent",
+            true,
+            &["a row of public.parent that goes changes rows of public.report"],
+        ),
+        ("create rule r as on update to report do also notify x", "drop rule r on report", true, &["rule r"]),
+    ] {
+        let app = App::on(&server, "last_fence bigint not null default 0").await;
+        let other = format!("other_{}", app.db.writer);
+        app.db.admin.batch_execute(&format!("create role {other} login password '{other}'")).await.unwrap();
+        let named = |sql: &str| sql.replace("OTHER", &other).replace("APP", &app.db.writer).replace("OWNER", &app.db.owner);
+        let before = app.examine(ONCE, WritesPerEpoch::Once).await;
+        assert!(before.bypasses.is_empty() && is_proven(&before), "{sql}: {:?}", before.bypasses);
+        app.db.admin.batch_execute(&named(sql)).await.unwrap();
+        let found = app.examine(ONCE, WritesPerEpoch::Once).await;
+        let is_told = |bypass: &fencedlock::boundary::proof::Bypass| {
+            bypass.by_writer == by_writer && words.iter().all(|word| bypass.text.contains(&named(word)))
+        };
+        assert!(found.bypasses.iter().any(is_told), "{sql}: {:?}", found.bypasses);
+        let (seen, _) = conclude(&found, None, Some(1), Timestamp::now());
+        assert_eq!(seen.writer_bypass.is_some(), by_writer, "{sql}: {seen:?}");
+        assert!(seen.writer_bypass.or(seen.bypass).is_some(), "{sql}");
+        app.db.admin.batch_execute(&named(undo)).await.unwrap();
+        let after = app.examine(ONCE, WritesPerEpoch::Once).await;
+        assert!(after.bypasses.is_empty(), "{undo}: {:?}", after.bypasses);
+        app.db.admin.batch_execute(&format!("drop owned by {other}; drop role {other}")).await.unwrap();
+    }
+}
+
+/// A migration voids the proof, and a lossy table is said.
+#[tokio::test]
+async fn a_migration_voids_the_proof() {
+    let mut guards = std::collections::BTreeSet::new();
+    let app = App::new().await;
+    let declared = app.examine(ONCE, WritesPerEpoch::Once).await;
+    let (_, proof) = conclude(&declared, None, Some(1), Timestamp::now());
+    guards.insert(declared.guard.clone());
+    for sql in [
+        "alter table report alter last_fence set default 1",
+        "alter table report add column note text",
+        "alter table report add constraint positive check (last_fence >= 0)",
+        "create function keep() returns trigger language plpgsql as 'begin return new; end'; create trigger keep before update on report for each row execute function keep()",
+        "create or replace function keep() returns trigger language plpgsql as 'begin new.last_fence := old.last_fence; return new; end'",
+        "alter table report disable trigger keep",
+        "create policy p on report using (true)",
+        "alter table report enable row level security",
+        "create index on report (payload)",
+    ] {
+        app.db.admin.batch_execute(sql).await.unwrap();
+        let found = app.examine(ONCE, WritesPerEpoch::Once).await;
+        assert!(guards.insert(found.guard.clone()), "{sql}: nothing is seen of it");
+        let (seen, _) = conclude(&Examination { answers: None, ..found }, proof.as_ref(), Some(1), Timestamp::now());
+        assert!(seen.proof.is_some_and(|proof| proof.void.is_some()), "{sql}: the proof stands");
+    }
+    app.db.admin.batch_execute("alter table report set unlogged").await.unwrap();
+    let found = app.examine(ONCE, WritesPerEpoch::Once).await;
+    assert!(found.not_durable.as_ref().is_some_and(|why| why.contains("UNLOGGED")), "{found:?}");
+    app.db
+        .admin
+        .batch_execute(&format!("alter table report set logged; alter role {} set synchronous_commit = off", app.db.writer))
+        .await
+        .unwrap();
+    let found = app.examine(ONCE, WritesPerEpoch::Once).await;
+    assert!(found.not_durable.as_ref().is_some_and(|why| why.contains("synchronous_commit")), "{found:?}");
+}
+
+/// A trigger of the real table that undoes the fence is found where a copy of the table would have had none.
+#[tokio::test]
+async fn what_a_trigger_does_to_the_fence_is_seen() {
+    let app = App::new().await;
+    app.db
+        .admin
+        .batch_execute(
+            "create function forget() returns trigger language plpgsql as 'begin new.last_fence := old.last_fence; return new; end';
+             create trigger forget before update on report for each row execute function forget()",
+        )
+        .await
+        .unwrap();
+    let examined = app.examine(ONCE, WritesPerEpoch::Once).await;
+    let found = failures(&examined);
+    assert!(found.iter().any(|(probe, how, _)| (*probe, *how) == (Probe::StaleRefused, Failure::Accepted)), "{found:?}");
+    assert_eq!(
+        said(&app.db.session(&app.db.writer).await, "update report set payload = 'x', last_fence = 1 where id = 'real' and last_fence < 1")
+            .await,
+        "ok"
+    );
+}
+
+/// Without a row in the real table, a copy is tried, which leaves nothing behind and touches nothing.
+#[tokio::test]
+async fn a_copy_is_tried_where_it_is_faithful() {
+    let app = App::new().await;
+    app.db
+        .admin
+        .batch_execute("alter table report add number bigserial; alter table report add other int generated by default as identity")
+        .await
+        .unwrap();
+    let without = |statement: &str| {
+        let mut spec = app.spec(statement);
+        spec["conditionalUpdate"].as_object_mut().unwrap().remove("canaryKey");
+        spec
+    };
+    let examine = async |statement: &str| app.declared(without(statement), WritesPerEpoch::Once).examine(&Ask::default()).await.unwrap();
+    let state = "select string_agg(r::text, ';' order by id) || (select last_value from report_number_seq) || (select last_value from report_other_seq) from report r";
+    let before = text(&app.db.admin, state).await;
+    let examined = examine(ONCE).await;
+    assert!(is_proven(&examined), "{examined:?}");
+    assert!(examined.notes.iter().any(|note| note.contains("a copy of the table")), "{:?}", examined.notes);
+    let found = failures(&examine(&ONCE.replace(", last_fence = $3", "")).await);
+    assert!(found.iter().any(|(_, _, why)| why.starts_with("FenceNotStored")), "{found:?}");
+    let upsert = "insert into report (id, payload, last_fence) values ($1, $2, $3) on conflict (id) do update set payload = $2, last_fence = $3 \
+                  where report.last_fence < $3";
+    app.db.admin.batch_execute(&format!("grant insert on report to {}", app.db.writer)).await.unwrap();
+    let found = failures(&examine(upsert).await);
+    assert!(found.iter().any(|(_, _, why)| why.starts_with("InsertAfterDelete")), "{found:?}");
+    app.db.admin.batch_execute(&format!("revoke insert on report from {}", app.db.writer)).await.unwrap();
+    assert_eq!(text(&app.db.admin, state).await, before, "the real table and its sequences are as they were");
+    let left = "select count(*) from pg_namespace where nspname like 'fencedlock%'";
+    assert_eq!(text(&app.db.admin, left).await, "0");
+
+    // What would leave the copy, or what it would not have.
+    let said = examine(&ONCE.replace(" report", " public.report")).await.unfinished.unwrap();
+    assert!(said.contains("canaryKey") && said.contains("would leave the copy"), "{said}");
+    assert_eq!(text(&app.db.admin, state).await, before);
+    for (sql, undo, wanted) in [
+        (
+            "create function keep() returns trigger language plpgsql as 'begin return new; end'; create trigger keep before update on report for each row execute function keep()",
+            "drop function keep() cascade",
+            "has trigger keep",
+        ),
+        ("create rule r as on delete to report do also notify x", "drop rule r on report", "has rule r"),
+        ("alter table report enable row level security", "alter table report disable row level security", "row level security"),
+        ("create policy p on report using (true)", "drop policy p on report", "row level security"),
+        ("create table child () inherits (report)", "drop table child", "inheritance"),
+        (
+            "create function fine(bigint) returns bool language sql immutable as 'select true'; alter table report add constraint c check (fine(last_fence))",
+            "drop function fine(bigint) cascade",
+            "calls function",
+        ),
+        (
+            "create function mine(text) returns text language sql immutable as 'select $1'; create index i on report (mine(payload))",
+            "drop function mine(text) cascade",
+            "calls function",
+        ),
+        ("create domain word as text; alter table report add w word", "alter table report drop w; drop domain word", "column w of type"),
+        (
+            "alter table report add needed timestamptz not null default now(); alter table report alter needed drop default",
+            "alter table report drop needed",
+            "needed",
+        ),
+    ] {
+        app.db.admin.batch_execute(sql).await.unwrap();
+        let said = examine(ONCE).await.unfinished.unwrap_or_else(|| panic!("{sql}: it was tried"));
+        assert!(said.contains(wanted) && said.contains("canaryKey"), "{sql}: {said}");
+        assert_eq!(text(&app.db.admin, left).await, "0", "{sql}");
+        app.db.admin.batch_execute(undo).await.unwrap();
+    }
+    assert!(is_proven(&examine(ONCE).await));
+}

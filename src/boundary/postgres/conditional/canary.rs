@@ -11,7 +11,7 @@ use futures::{FutureExt, future::BoxFuture};
 use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::types::{Format, FromSql, IsNull, ToSql, Type, private::BytesMut, to_sql_checked};
 
-use super::{statement::Statement, table::Column};
+use super::{Row, statement::Statement, table::Column};
 use crate::{
     api::{ConditionalUpdate, Parameters},
     boundary::{
@@ -111,8 +111,8 @@ impl<'a> RowCanary<'a> {
     pub(super) fn new(
         statement: &'a Statement,
         declared: &'a ConditionalUpdate,
-        key: &'a str,
-        (table, column): (String, &Column),
+        row: &'a Row,
+        column: &Column,
         writer: &'a str,
         own: &'a Session,
         (writing, open): (Prepared, Prepared),
@@ -122,7 +122,19 @@ impl<'a> RowCanary<'a> {
         let fence = format!("{} = {}", escape_identifier(&declared.fence_column), column.initial());
         let holder = declared.holder_column.iter().map(|holder| format!(", {} = default", escape_identifier(holder)));
         let initial = std::iter::once(fence).chain(holder).collect();
-        Self { statement, declared, key, table, initial, writer, own, writing, open, written: HashMap::new(), count }
+        Self {
+            statement,
+            declared,
+            key: &row.key,
+            table: row.quoted(),
+            initial,
+            writer,
+            own,
+            writing,
+            open,
+            written: HashMap::new(),
+            count,
+        }
     }
 
     /// The marker in a form that the payload's type can hold.

@@ -7,18 +7,19 @@ use std::{collections::BTreeSet, fmt};
 
 use futures::{FutureExt, future::BoxFuture};
 use postgres_protocol::escape::escape_identifier;
-use tokio_postgres::types::ToSql;
 
 mod canary;
+mod copy;
 mod paths;
 mod statement;
 mod table;
+mod touch;
 
-use canary::{Prepared, Raw, RowCanary};
+use canary::{Prepared, RowCanary};
 use statement::Statement;
 
 use super::{
-    Access, Which, audit,
+    Access, Target, Which, audit,
     connect::{Session, failed},
     guard,
     names::{Names, Template},
@@ -28,7 +29,7 @@ use crate::{
     api::{ConditionalUpdate, Contract, GuardMode, LimitName, PostgresBoundary, WritesPerEpoch},
     boundary::{
         Activation, Ask, Backend, BackendError, Observation,
-        proof::{Answers, Bypass, ClaimForm, Examination, NamedLimit, Profile, limit_detail, run, script::Claim},
+        proof::{Answers, Bypass, ClaimForm, Examination, NamedLimit, Profile, limit_detail, run},
     },
     epoch::{Epoch, Holder},
 };
@@ -80,9 +81,6 @@ impl Conditional {
                 "spec.writesPerEpoch: a conditional update with a sequence cannot be tried by this version: Once or Many can".into(),
             ));
         }
-        let key = self.declared.canary_key.as_deref().ok_or_else(|| {
-            refused(".canaryKey: there is no row that may be tried, and this version makes no clone of a table: insert a row that nobody uses, and name its key")
-        })?;
         let writer = self.spec.writer_roles.first().ok_or_else(|| {
             BackendError::Refused("spec.postgres.writerRoles is empty: nothing can be tried as a role that applications write with".into())
         })?;
@@ -128,8 +126,11 @@ impl Conditional {
             ],
             unfinished: None,
         };
-        match self.probe(&target, &session, &statement, &column, (key, writer)).await {
-            Ok(answers) => found.answers = Some(answers),
+        match self.probe(&target, &session, &installed, &statement, &column, writer).await {
+            Ok((answers, tried)) => {
+                found.answers = Some(answers);
+                found.notes.push(format!("tried on {tried}, as role {writer:?} (by SET ROLE, not by a login)"));
+            }
             Err(error) => found.unfinished = Some(error.to_string()),
         }
         Ok(found)
@@ -158,134 +159,79 @@ impl Conditional {
 
     async fn probe(
         &self,
-        target: &super::Target,
+        target: &Target,
+        session: &Session,
+        installed: &guard::Installed,
+        statement: &Statement,
+        column: &table::Column,
+        writer: &str,
+    ) -> Result<(Answers, String), BackendError> {
+        let Some(key) = self.declared.canary_key.clone() else {
+            let copy = copy::make(session, &self.names, &self.spec, installed, statement, column, writer).await?;
+            let tried = self.try_row(target, session, statement, column, (&copy.row, writer)).await;
+            let answers = copy.drop(session).await.and(tried)?;
+            return Ok((answers, "a copy of the table, made for it and dropped".to_owned()));
+        };
+        let tables: Vec<_> = self.spec.tables.iter().map(|table| (table.schema.clone(), table.name.clone())).collect();
+        let row = Row { tables, table: statement.table, key };
+        let answers = self.try_row(target, session, statement, column, (&row, writer)).await?;
+        Ok((answers, format!("the row of key {:?}", row.key)))
+    }
+
+    async fn try_row(
+        &self,
+        target: &Target,
         session: &Session,
         statement: &Statement,
         column: &table::Column,
-        (key, writer): (&str, &str),
+        (row, writer): (&Row, &str),
     ) -> Result<Answers, BackendError> {
-        let path = self.path();
-        functions(session, statement, &self.schemas()).await?;
-        has_key(session, &self.spec.tables[statement.table], statement).await?;
+        touch::functions(session, statement, &row.schemas()).await?;
+        touch::has_key(session, &self.spec.tables[statement.table], statement).await?;
         let (writing, open) = futures::try_join!(target.connect(), target.connect())?;
+        let path = row.path();
         let prepare = |session| Prepared::new(session, &self.declared.statement, &path);
         let (writing, open) =
             futures::try_join!(prepare(writing), prepare(open)).map_err(|error| refused(format_args!(".statement: {error}")))?;
-        self.explain(&writing, writer, key).await?;
+        touch::explain(&writing, &self.declared, &row.tables, (writer, &row.key)).await?;
         let epoch = &writing.statement.params()[usize::from(self.declared.parameters.epoch) - 1];
         let epoch = session.client.query_one("select format_type($1, null)", &[&epoch.oid()]).await.map_err(|error| failed(&error))?;
         let wrong = table::wrong_types(column, epoch.get(0));
-        let table = table::quoted(&self.spec.tables[statement.table]);
-        let mut canary = RowCanary::new(statement, &self.declared, key, (table, column), writer, session, (writing, open));
+        let mut canary = RowCanary::new(statement, &self.declared, row, column, writer, session, (writing, open));
         let run_id = format!("{:x}", std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos());
         let mut answers = run::run(&mut canary, &self.profile(), &run_id).await;
         answers.name_failures(|probe, failure| table::named(statement, self.writes, probe, failure));
         answers.extend(wrong);
         Ok(answers)
     }
+}
 
-    fn schemas(&self) -> Vec<&str> {
-        let schemas: BTreeSet<&str> = self.spec.tables.iter().map(|table| table.schema.as_str()).collect();
-        schemas.into_iter().collect()
+/// The row that is tried, and the tables that the statement may touch with it.
+#[derive(Debug)]
+struct Row {
+    /// Schema and name of each declared table, or of its copy.
+    tables: Vec<(String, String)>,
+    /// The place of the table that is written.
+    table: usize,
+    key: String,
+}
+
+impl Row {
+    /// The table, as it is written in SQL.
+    fn quoted(&self) -> String {
+        let (schema, name) = &self.tables[self.table];
+        format!("{}.{}", escape_identifier(schema), escape_identifier(name))
     }
 
-    /// The declared tables, and nothing that somebody put in front of them.
+    fn schemas(&self) -> Vec<String> {
+        let schemas: BTreeSet<&String> = self.tables.iter().map(|(schema, _)| schema).collect();
+        schemas.into_iter().cloned().collect()
+    }
+
+    /// These tables, and nothing that somebody put in front of them.
     fn path(&self) -> String {
-        let schemas: Vec<_> = self.schemas().into_iter().map(escape_identifier).collect();
+        let schemas: Vec<_> = self.schemas().iter().map(|schema| escape_identifier(schema)).collect();
         format!("set search_path = pg_catalog, {}, pg_temp", schemas.join(", "))
-    }
-
-    /// Asks the server what the statement would touch, before it is run for the first time.
-    async fn explain(&self, on: &Prepared, writer: &str, key: &str) -> Result<(), BackendError> {
-        let sql = format!("explain (verbose, costs off, format json) {}", self.declared.statement);
-        let claim = Claim::Made { foreign: false, epoch: "1".into(), holder: "probe-a".into(), sequence: 1 };
-        // A payload of no type in particular: nothing is written.
-        let values: Vec<_> = canary::values(&self.declared.parameters, key, &claim, String::new(), on.statement.params().len())
-            .into_iter()
-            .enumerate()
-            .map(|(place, value)| if place + 1 == usize::from(self.declared.parameters.payload) { canary::Text(None) } else { value })
-            .collect();
-        let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
-        on.session.run(&format!("begin; set local role {}", escape_identifier(writer))).await?;
-        let said = on.session.client.query_one(&sql, &values).await;
-        on.session.run("rollback").await?;
-        let said = said.map_err(|error| refused(format_args!(".statement: {}", failed(&error))))?;
-        let text: Raw = said.try_get(0).map_err(|error| failed(&error))?;
-        let plan: serde_json::Value =
-            serde_json::from_str(&text.0).map_err(|error| refused(format_args!(".statement: no plan: {error}")))?;
-        let declared = |schema: &str, name: &str| self.spec.tables.iter().any(|table| table.schema == schema && table.name == name);
-        let mut changes = 0;
-        match strange(&plan, &declared, &mut changes) {
-            Some(what) => {
-                Err(refused(format_args!(".statement: it would touch {what}, which spec.postgres.tables does not list: it is not run")))
-            }
-            None if changes != 1 => Err(refused(format_args!(".statement: it changes {changes} tables: it is not run"))),
-            None => Ok(()),
-        }
-    }
-}
-
-/// What a plan touches besides the declared tables.
-fn strange(plan: &serde_json::Value, declared: &impl Fn(&str, &str) -> bool, changes: &mut usize) -> Option<String> {
-    match plan {
-        serde_json::Value::Array(nodes) => nodes.iter().find_map(|node| strange(node, declared, changes)),
-        serde_json::Value::Object(node) => {
-            let text = |key: &str| node.get(key).and_then(serde_json::Value::as_str);
-            *changes += usize::from(text("Node Type") == Some("ModifyTable"));
-            if let Some(name) = text("Relation Name") {
-                let schema = text("Schema").unwrap_or_default();
-                if !declared(schema, name) {
-                    return Some(format!("{schema}.{name}"));
-                }
-            }
-            if let Some(function) = text("Function Name") {
-                return Some(format!("function {function}"));
-            }
-            node.values().find_map(|value| strange(value, declared, changes))
-        }
-        _ => None,
-    }
-}
-
-/// Built-in functions that PostgreSQL calls volatile and that change nothing, and what is written as a function and is none.
-const HARMLESS: [&str; 10] = [
-    "clock_timestamp",
-    "gen_random_uuid",
-    "random",
-    "coalesce",
-    "greatest",
-    "least",
-    "nullif",
-    "current_timestamp",
-    "current_date",
-    "localtimestamp",
-];
-
-/// Only built-in functions that change nothing are called, and nothing stands in their place.
-async fn functions(session: &Session, statement: &Statement, schemas: &[&str]) -> Result<(), BackendError> {
-    for function in &statement.functions {
-        let sql = "select count(*) filter (where n.nspname = 'pg_catalog') > 0 and coalesce(bool_and(provolatile <> 'v') filter (where n.nspname = 'pg_catalog'), false), \
-                   count(*) filter (where n.nspname = any($2)) > 0 from pg_proc p join pg_namespace n on n.oid = p.pronamespace where p.proname = $1";
-        let row = session.client.query_one(sql, &[&function, &schemas]).await.map_err(|error| failed(&error))?;
-        let (is_built_in, is_replaced): (bool, bool) = (row.get(0), row.get(1));
-        if is_replaced || !(is_built_in || HARMLESS.contains(&function.as_str())) {
-            return Err(refused(format_args!(
-                ".statement: calls {function}, which is no built-in function that only computes: what it touches cannot be told, and it is not run"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// The key's column belongs to the table that is written, and to no other that the statement reads.
-async fn has_key(session: &Session, table: &crate::api::PostgresTable, statement: &Statement) -> Result<(), BackendError> {
-    let sql = "select exists (select from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace \
-               where n.nspname = $1 and c.relname = $2 and a.attname = $3 and a.attnum > 0 and not a.attisdropped)";
-    let row = session.client.query_one(sql, &[&table.schema, &table.name, &statement.key]).await.map_err(|error| failed(&error))?;
-    if row.get(0) {
-        Ok(())
-    } else {
-        Err(refused(format_args!(".statement: its key {:?} is no column of the table that it writes: it is not run", statement.key)))
     }
 }
 
@@ -303,26 +249,5 @@ impl Backend for Conditional {
 
     fn examine<'a>(&'a self, _: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>> {
         self.examine_now().boxed()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_plan_touches_is_the_servers_word() {
-        let declared = |schema: &str, name: &str| (schema, name) == ("public", "t");
-        let plan = |schema: &str| {
-            serde_json::json!([{"Plan": {"Node Type": "ModifyTable", "Operation": "Update", "Relation Name": "t", "Schema": "public",
-                "Plans": [{"Node Type": "Index Scan", "Relation Name": "t", "Schema": schema}]}}])
-        };
-        let said = |plan: &serde_json::Value| {
-            let mut changes = 0;
-            (strange(plan, &declared, &mut changes), changes)
-        };
-        assert_eq!(said(&plan("public")), (None, 1));
-        assert_eq!(said(&plan("other")), (Some("other.t".to_owned()), 1));
-        assert_eq!(said(&serde_json::json!([{"Function Name": "f"}])).0.unwrap(), "function f");
     }
 }

@@ -45,6 +45,8 @@ pub(super) struct Statement {
     pub(super) compares: Compares,
     /// Whether it stores the epoch in the fence column.
     pub(super) stores: bool,
+    /// A table that it names together with its schema, if there is one.
+    pub(super) qualified: Option<String>,
     /// The functions that it calls, in lower case.
     pub(super) functions: BTreeSet<String>,
 }
@@ -75,6 +77,9 @@ pub(super) fn parse(declared: &ConditionalUpdate, tables: &[PostgresTable]) -> R
         _ => Err("is neither UPDATE nor INSERT … ON CONFLICT".into()),
     }?;
     statement.functions = functions;
+    let qualified =
+        visit_relations(&sql, |name| if name.0.len() > 1 { ControlFlow::Break(name.to_string()) } else { ControlFlow::Continue(()) });
+    statement.qualified = qualified.break_value();
     Ok(statement)
 }
 
@@ -279,7 +284,17 @@ impl Reading<'_> {
         let stores =
             written.iter().any(|(column, value)| column == fence && self.is_given(value, self.declared.parameters.epoch, Some(fence)));
         let columns = written.into_iter().map(|(column, _)| column).collect();
-        Ok(Statement { table, key, payload, columns, inserts, compares: self.compares(selection, own), stores, functions: BTreeSet::new() })
+        Ok(Statement {
+            table,
+            key,
+            payload,
+            columns,
+            inserts,
+            compares: self.compares(selection, own),
+            stores,
+            functions: BTreeSet::new(),
+            qualified: None,
+        })
     }
 
     /// Whether it is a parameter, or the row that was to be inserted holds it.

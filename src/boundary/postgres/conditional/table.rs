@@ -1,10 +1,8 @@
 //! The tables of a conditional update, from the catalogue: what the fence column is, and what would change a proof.
 
-use postgres_protocol::escape::escape_identifier;
-
 use super::statement::Statement;
 use crate::{
-    api::{ConditionalUpdate, PostgresTable, WritesPerEpoch},
+    api::{ConditionalUpdate, WritesPerEpoch},
     boundary::{
         BackendError,
         postgres::{
@@ -16,14 +14,10 @@ use crate::{
     },
 };
 
-/// A table's name as it is written in SQL.
-pub(super) fn quoted(table: &PostgresTable) -> String {
-    format!("{}.{}", escape_identifier(&table.schema), escape_identifier(&table.name))
-}
-
 /// The fence column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
+    pub(super) name: String,
     pub(super) type_: String,
     pub(super) is_nullable: bool,
     has_default: bool,
@@ -47,7 +41,7 @@ pub(super) async fn fence(session: &Session, table: &Table, declared: &Condition
             table.name, declared.fence_column
         ))
     })?;
-    Ok(Column { type_: row.get(0), is_nullable: row.get(1), has_default: row.get(2) })
+    Ok(Column { name: declared.fence_column.clone(), type_: row.get(0), is_nullable: row.get(1), has_default: row.get(2) })
 }
 
 /// What the type of the fence column, or of the epoch's parameter, makes wrong whatever the statement says. Pure.
