@@ -299,11 +299,11 @@ fn unproven(facts: &Facts<'_>, seen: &Seen) -> Option<Judgement> {
     if let Some(text) = &seen.not_durable {
         return say(reason::FENCE_NOT_DURABLE, text.clone());
     }
-    if let Some(limit) = blocking_limits(seen).find(|limit| !matches!(acceptance(facts.spec, *limit, facts.now), Acceptance::Valid(_))) {
-        return say(
-            reason::LIMIT_NOT_ACCEPTED,
-            format!("the proof cannot cover {limit}: name it in spec.riskAcceptance.covers, or remove the cause"),
-        );
+    let open = |limit: &LimitName| !matches!(acceptance(facts.spec, *limit, facts.now), Acceptance::Valid(_));
+    let open: Vec<_> = blocking_limits(seen).filter(open).map(|limit| limit.to_string()).collect();
+    if !open.is_empty() {
+        let text = format!("the proof cannot cover {}: name it in spec.riskAcceptance.covers, or remove the cause", open.join(", "));
+        return say(reason::LIMIT_NOT_ACCEPTED, text);
     }
     match facts.lock {
         LockSide::NotFound => say(reason::LOCK_NOT_FOUND, orphaned(facts).unwrap_or_default()),

@@ -298,6 +298,74 @@ async fn an_old_owners_transaction_is_named_and_ended() {
     assert_eq!(text(&db.admin, "select count(*) from t where v = 'stale'").await, "0");
 }
 
+/// The application's own statement: proven as it is written, under the contract that it can keep, and its limits accepted by name.
+#[tokio::test]
+async fn a_conditional_update_is_proven_and_its_limits_are_accepted() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    db.admin
+        .batch_execute(&format!(
+            "create table report (id text primary key, payload text, last_fence bigint not null default 0);
+             insert into report (id) values ('canary'); alter table report owner to {};
+             grant select, update (payload, last_fence) on report to {}",
+            db.owner, db.writer
+        ))
+        .await
+        .unwrap();
+    lab.share_secret(&db).await;
+    let _operator = lab.operator_slow().await;
+    let mut declared = boundary(&db, "Enforce");
+    declared.as_object_mut().unwrap().remove("mode");
+    declared["writesPerEpoch"] = "Once".into();
+    declared["postgres"]["tables"][0]["name"] = "report".into();
+    let statement = |compares: &str| {
+        json!({"statement": format!("UPDATE report SET payload = $2, last_fence = $3 WHERE id = $1 AND {compares} RETURNING id"),
+               "parameters": {"key": 1, "payload": 2, "epoch": 3}, "fenceColumn": "last_fence", "canaryKey": "canary"})
+    };
+    declared["postgres"]["conditionalUpdate"] = statement("last_fence < $3");
+    lab.declare_boundary("db", declared).await;
+    // Under AfterActivation the new owner does not start: there is nothing to activate.
+    lab.declare_spec("a", critical()).await;
+    lab.lease("a").put(Some("x"), Some(0), at(0)).await;
+    let said_so = |status: &fencedlock::api::FencedLockStatus| {
+        status.conditions.iter().any(|c| c.type_ == on::EPOCH_ACTIVE && c.status == "False" && c.message.contains("set spec.contract"))
+    };
+    lab.until("a", "a contract that cannot be kept", said_so).await;
+    let contract = Patch::Merge(json!({"spec": {"contract": "AfterAcceptance"}}));
+    lab.locks().patch("a", &PatchParams::default(), &contract).await.unwrap();
+    lab.until_active("a", 1, "x").await;
+    let status = lab.until_verdict(BoundaryVerdict::Unproven, "LimitNotAccepted").await;
+    let proven = condition_of_boundary(&status, on_boundary::PROVEN);
+    for limit in ["EpochNotBounded", "EpochNotBoundToHolder", "NobodyNotRefused"] {
+        assert!(proven.message.contains(limit) && status.limits.iter().any(|l| l.name.to_string() == limit), "{limit}: {proven:?}");
+    }
+    let edit =
+        async |spec: Value| lab.boundaries().patch("db", &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await.unwrap();
+    let accepted = json!({"covers": ["EpochNotBounded", "EpochNotBoundToHolder", "NobodyNotRefused"], "acceptedBy": "data-platform",
+        "reason": "one writer", "expires": Timestamp::now().checked_add(k8s_openapi::jiff::SignedDuration::from_hours(24)).unwrap().to_string()});
+    edit(json!({"riskAcceptance": accepted})).await;
+    let status = lab.until_verdict(BoundaryVerdict::RiskAccepted, "RiskAccepted").await;
+    assert!(serde_json::to_vec(&status).unwrap().len() < 8_192, "a status stays small");
+    let activated = condition_of_boundary(&status, on_boundary::ACTIVATED);
+    assert_eq!((activated.status.as_str(), activated.reason.as_str()), ("True", "NotRequired"));
+    lab.until("a", "RiskAccepted", |s| s.verdict == Some(Verdict::RiskAccepted)).await;
+
+    // The statement loses its comparison: within one interval it is violated, by its name.
+    edit(json!({"postgres": {"conditionalUpdate": statement("true")}})).await;
+    let status = lab.until_verdict(BoundaryVerdict::Violated, "ProbeFailed").await;
+    let proven = condition_of_boundary(&status, on_boundary::PROVEN);
+    assert!(proven.message.contains("UnconditionalUpdate"), "{proven:?}");
+    lab.until("a", "Violated", |s| s.verdict == Some(Verdict::Violated)).await;
+    // What cannot be run is inconclusive and never proven, and says which field.
+    edit(json!({"postgres": {"conditionalUpdate": statement("no such column")}})).await;
+    let status = lab.until_verdict(BoundaryVerdict::Unproven, "Inconclusive").await;
+    let proven = condition_of_boundary(&status, on_boundary::PROVEN);
+    assert!(proven.message.contains("spec.postgres.conditionalUpdate.statement: does not parse"), "{proven:?}");
+}
+
+fn condition_of_boundary<'a>(status: &'a WriteBoundaryStatus, kind: &str) -> &'a k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition {
+    status.conditions.iter().find(|c| c.type_ == kind).unwrap_or_else(|| panic!("{kind}: {:?}", status.conditions))
+}
+
 /// What is wrong is said by field, without the secret; never proven, never violated.
 #[tokio::test]
 async fn what_is_wrong_with_the_secret_is_said_and_mended_without_a_restart() {

@@ -119,7 +119,18 @@ fn found_by(profile: Profile, flaw: Flaw) -> (BTreeSet<Probe>, Seen) {
 fn each_flaw_is_found_by_the_probe_that_is_there_for_it() {
     let once = Profile { writes: WritesPerEpoch::Once, ..MANAGED };
     let sequenced = Profile { writes: WritesPerEpoch::Sequenced, ..MANAGED };
+    let statement = Profile {
+        contract: Contract::AfterAcceptance,
+        claim: ClaimForm::Number,
+        names_holder: false,
+        stays_on_connection: false,
+        judges_deletions: false,
+        ..MANAGED
+    };
     for (flaw, profile, probe) in [
+        (Flaw::GuardsNoCreation, statement, Probe::RecreatedRefused),
+        (Flaw::AcceptsMissingClaims, statement, Probe::MissingClaimRefused),
+        (Flaw::Races, statement, Probe::RaceRefused),
         (Flaw::AcceptsStale, MANAGED, Probe::StaleRefused),
         (Flaw::ComparesText, MANAGED, Probe::DigitBoundaryOrdered),
         (Flaw::AcceptsMissingClaims, MANAGED, Probe::MissingClaimRefused),
