@@ -408,7 +408,7 @@ fn guard_conditions(facts: &BoundaryFacts<'_>, before: &[Condition]) -> Vec<Find
     let altered = seen.guard_altered.as_ref().map(|text| (reason::GUARD_ALTERED, text));
     let shared = seen.shared.as_ref().map(|text| (reason::TARGET_SHARED, text));
     let mut installed = match (facts.is_conditional, facts.observes) {
-        (true, _) => "the declared statement is the guard: nothing is installed".to_owned(),
+        (true, _) => "nothing is installed: the declared statement is the guard".to_owned(),
         (false, true) => "the guard is installed and only counts".to_owned(),
         (false, false) => "the guard is installed and as this version makes it".to_owned(),
     };
@@ -417,6 +417,11 @@ fn guard_conditions(facts: &BoundaryFacts<'_>, before: &[Condition]) -> Vec<Find
     }
     let bypass = seen.writer_bypass.as_ref().or(seen.bypass.as_ref()).map(|text| (reason::BYPASS_FOUND, text));
     let volatile = seen.not_durable.as_ref().map(|text| (reason::FENCE_NOT_DURABLE, text));
+    let durable = if facts.is_conditional {
+        "a write is on disk before its fence is believed"
+    } else {
+        "an activation is on disk before it is believed"
+    };
     vec![
         match &seen.unfinished {
             Some(why) if altered.or(shared).is_none() => Finding::new(kinds[0], Truth::Unknown, reason::INCONCLUSIVE, why),
@@ -430,7 +435,7 @@ fn guard_conditions(facts: &BoundaryFacts<'_>, before: &[Condition]) -> Vec<Find
         ),
         match &seen.unfinished {
             Some(why) => Finding::new(kinds[3], Truth::Unknown, reason::INCONCLUSIVE, why),
-            None => said(kinds[3], volatile, (reason::DURABLE, "an activation is on disk before it is believed")),
+            None => said(kinds[3], volatile, (reason::DURABLE, durable)),
         },
     ]
 }

@@ -100,7 +100,7 @@ impl Conditional {
         let mut limits = server.limits;
         if let Some(role) = choosers.first() {
             let detail = format!(
-                "role {role:?} may itself update {:?}, by any statement and to any epoch: {}; REVOKE it and let the role call a SECURITY DEFINER function",
+                "role {role:?} may itself update {:?}, by any statement and to any epoch: {}; accept it, or use the managed guard",
                 self.declared.fence_column,
                 limit_detail(LimitName::EpochNotBounded)
             );
@@ -120,10 +120,7 @@ impl Conditional {
             fence: None,
             refused: None,
             last_refused: None,
-            notes: vec![
-                "the guard is the application's own statement; that it takes no returned row for a refusal cannot be seen from here"
-                    .to_owned(),
-            ],
+            notes: vec!["that the application takes no returned row for a refusal cannot be seen from here".to_owned()],
             unfinished: None,
         };
         match self.probe(&target, &session, &installed, &statement, &column, writer).await {

@@ -270,7 +270,7 @@ impl Reading<'_> {
         if written.iter().any(|(column, _)| *column == key) {
             return Err(format!("changes its own key {key}: it is not run"));
         }
-        let payload = written.iter().find(|(_, value)| self.is_given(value, self.declared.parameters.payload, None)).or_else(|| {
+        let payload = written.iter().find(|(_, value)| Self::is_given(value, self.declared.parameters.payload, None)).or_else(|| {
             let fence = &self.declared.fence_column;
             written.iter().find(|(column, value)| {
                 inserts && column != fence && matches!(bare(value), Expr::CompoundIdentifier(path) if folded(&path[0]) == "excluded")
@@ -282,7 +282,7 @@ impl Reading<'_> {
         let fence = &self.declared.fence_column;
         self.check_alone(&written, selection, own)?;
         let stores =
-            written.iter().any(|(column, value)| column == fence && self.is_given(value, self.declared.parameters.epoch, Some(fence)));
+            written.iter().any(|(column, value)| column == fence && Self::is_given(value, self.declared.parameters.epoch, Some(fence)));
         let columns = written.into_iter().map(|(column, _)| column).collect();
         Ok(Statement {
             table,
@@ -298,7 +298,7 @@ impl Reading<'_> {
     }
 
     /// Whether it is a parameter, or the row that was to be inserted holds it.
-    fn is_given(&self, value: &Expr, parameter: u8, excluded: Option<&str>) -> bool {
+    fn is_given(value: &Expr, parameter: u8, excluded: Option<&str>) -> bool {
         let is_excluded = |path: &[Ident]| {
             let [table, column] = path else { return false };
             folded(table) == "excluded" && excluded.is_some_and(|wanted| folded(column) == wanted)
@@ -349,7 +349,7 @@ impl Reading<'_> {
         let comparing: Vec<_> = selection
             .into_iter()
             .flat_map(conjuncts)
-            .filter(|part| names(part, |expression| self.is_given(expression, declared.parameters.epoch, fence)))
+            .filter(|part| names(part, |expression| Self::is_given(expression, declared.parameters.epoch, fence)))
             .filter(|part| names(part, |expression| Self::is_own(expression, fence, own).is_some()) && !has_query(part))
             .collect();
         let entangled: Vec<_> = comparing.iter().filter_map(|part| foreign(part)).collect();
@@ -370,7 +370,7 @@ impl Reading<'_> {
         for conjunct in conjuncts(selection) {
             let Expr::BinaryOp { left, op, right } = conjunct else { continue };
             let is_fence = |side: &Expr| Self::is_own(side, Some(fence), own).is_some();
-            let is_epoch = |side: &Expr| self.is_given(side, epoch, Some(fence));
+            let is_epoch = |side: &Expr| Self::is_given(side, epoch, Some(fence));
             let op = match op {
                 op if is_fence(left) && is_epoch(right) => op.clone(),
                 BinaryOperator::Gt if is_epoch(left) && is_fence(right) => BinaryOperator::Lt,
@@ -383,7 +383,7 @@ impl Reading<'_> {
                 _ => {}
             }
         }
-        match (names(selection, |expression| self.is_given(expression, epoch, Some(fence))), has_query(selection)) {
+        match (names(selection, |expression| Self::is_given(expression, epoch, Some(fence))), has_query(selection)) {
             (false, _) => Compares::Not,
             (true, true) => Compares::Elsewhere,
             (true, false) => Compares::Otherwise,
