@@ -1,5 +1,5 @@
 //! What a guard costs the database, on a real PostgreSQL server: guarded against unguarded one-row updates beside an empty trigger, in one
-//! run, alternating; activation while others write; one proof. Run by `make bench`.
+//! run, alternating; activation while others write; one proof; a grant that waits for an activation. Run by `make bench`.
 
 #![allow(
     missing_docs,
@@ -12,6 +12,11 @@
     reason = "a measuring program"
 )]
 
+mod latency;
+#[path = "../../tests/cluster/support/plane.rs"]
+mod plane;
+#[path = "../locks/program.rs"]
+mod program;
 #[path = "../locks/results.rs"]
 mod results;
 #[path = "../../tests/postgres/support/mod.rs"]
@@ -38,6 +43,7 @@ const SECONDS: &str = "4";
 
 #[tokio::main]
 async fn main() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let server = Server::start("bench", &["max_connections=100", "shared_buffers=256MB", "max_wal_size=4GB"]);
     let db = Db::on(&server).await;
     let tables = ["t", "plain", "empty"];
@@ -83,6 +89,7 @@ async fn main() {
     }
     activation_under_load(&db, &boundary, &mut results).await;
     one_proof(&db, &mut results).await;
+    latency::measure(&Db::on(&server).await, &mut results).await;
     results.write();
 }
 

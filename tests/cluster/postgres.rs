@@ -110,6 +110,7 @@ impl Lab {
     }
 }
 
+/// C03: the old owner never asks the lock service again; the database refuses it.
 #[tokio::test]
 async fn a_lock_is_enforced_because_obsolete_owners_were_seen_to_be_refused() {
     let (lab, db) = (Lab::new().await, Db::new().await);
@@ -364,6 +365,34 @@ async fn a_conditional_update_is_proven_and_its_limits_are_accepted() {
 
 fn condition_of_boundary<'a>(status: &'a WriteBoundaryStatus, kind: &str) -> &'a k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition {
     status.conditions.iter().find(|c| c.type_ == kind).unwrap_or_else(|| panic!("{kind}: {:?}", status.conditions))
+}
+
+/// G05, G06: while the API server is away nobody takes over and the database goes on as it was; afterwards the next owner is fenced.
+#[tokio::test]
+async fn an_api_server_that_restarts_opens_no_database() {
+    static PLANE: std::sync::LazyLock<crate::support::plane::Plane> = std::sync::LazyLock::new(|| {
+        let plane = crate::support::plane::Plane::start("restart-postgres");
+        plane.install_crds();
+        plane
+    });
+    let (lab, db) = (Lab::on(&PLANE).await, Db::new().await);
+    let _operator = enforced(&lab, &db).await;
+    let (owner, stranger) = (db.claiming(&lab.claim(1, "x")).await, db.claiming(&lab.claim(2, "y")).await);
+    PLANE.command("stop-apiserver");
+    assert_eq!(said(&owner, "update t set v = 'alone'").await, "ok");
+    assert_eq!(said(&stranger, "update t set v = 'early'").await, "FL002");
+    PLANE.command("start-apiserver");
+    lab.lease("a").put(Some("y"), Some(1), at(1)).await;
+    lab.until_active("a", 2, "y").await;
+    assert_eq!(said(&owner, "update t set v = 'late'").await, "FL002");
+    assert_eq!(said(&stranger, "update t set v = 'y'").await, "ok");
+    lab.until_verdict(BoundaryVerdict::Proven, "AllProbesPassed").await;
+    // Nothing has a finalizer, and the guard outlives what declared it.
+    lab.boundaries().delete("db", &DeleteParams::default()).await.unwrap();
+    lab.locks().delete("a", &DeleteParams::default()).await.unwrap();
+    assert!(lab.boundaries().get_opt("db").await.unwrap().is_none() && lab.locks().get_opt("a").await.unwrap().is_none());
+    assert_eq!(said(&owner, "update t set v = 'late'").await, "FL002");
+    assert_eq!(said(&stranger, "update t set v = 'y'").await, "ok");
 }
 
 /// What is wrong is said by field, without the secret; never proven, never violated.

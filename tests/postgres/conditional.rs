@@ -259,6 +259,11 @@ async fn what_would_touch_anything_else_is_never_run() {
     let statement = "spec.postgres.conditionalUpdate.statement";
     for (sql, wanted) in [
         (format!("select last_fence from report where id = $1; {ONCE}"), "SelectThenUpdate"),
+        // H09: a unique key makes a repetition harmless and refuses nobody by epoch.
+        (
+            "insert into report (id, payload, last_fence) values ($1, $2, $3) on conflict do nothing".into(),
+            "the epoch of a new owner is never stored",
+        ),
         ("update report set payload = $2,, last_fence = $3".into(), "does not parse"),
         (ONCE.replace("id = $1", "id <> $1"), "more rows than one"),
         (ONCE.replace(" report", " other.report"), "other.report"),
