@@ -14,6 +14,7 @@ mod crd;
 mod election;
 mod epochs;
 mod faults;
+mod guard;
 #[allow(dead_code, reason = "shared with tests/postgres, which uses the rest")]
 #[path = "../postgres/support/mod.rs"]
 mod pg;

@@ -4,5 +4,6 @@ pub mod lab;
 pub mod lease;
 pub mod plane;
 pub mod proxy;
+pub mod requests;
 
 pub use lab::Lab;
