@@ -36,6 +36,17 @@ impl Fence {
     }
 }
 
+/// Whom a boundary is activated for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The holder, as the Lease spells it.
+    pub holder: Holder,
+    /// The uid of the holder's pod, when exactly one pod is known to be it.
+    pub pod_uid: Option<String>,
+}
+
 /// What became of an activation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
@@ -119,7 +130,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn observe(&self) -> BoxFuture<'_, Result<Observation, BackendError>>;
 
     /// Moves the fence up to a grant, by the rule of [`step`].
-    fn activate<'a>(&'a self, epoch: Epoch, holder: &'a Holder) -> BoxFuture<'a, Result<Activation, BackendError>>;
+    fn activate<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Activation, BackendError>>;
 
     /// Installs what is missing, looks for ways around, and tries the guard. Leaves nothing in anybody's data.
     fn examine<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>>;

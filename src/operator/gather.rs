@@ -19,7 +19,7 @@ use super::{
     follow::{Key, Seen},
     jobs::{Failure, Progress},
     reservation,
-    unit::{FenceRead, Guarded, PodSeen, Unit, Unseen, declared, key_of, seen, settled, ticket},
+    unit::{FenceRead, Guarded, PodSeen, Unit, Unseen, declared, key_of, owner, seen, settled, ticket},
 };
 use crate::{
     api::{FencedLock, Identity, WriteBoundary},
@@ -381,18 +381,19 @@ fn observe(unit: &Unit, backend: Arc<dyn Backend>) -> impl Future<Output = Resul
 /// Starts activating a grant at a boundary, or says how far that is.
 pub(super) fn activate(unit: &Arc<Unit>, lock: &Key, boundary: &WriteBoundary, grant: &Grant) -> Option<Progress<boundary::Activation>> {
     let backend = unit.backends.backend(boundary)?;
-    let (limit, epoch, holder) = (unit.settings.backend_timeout, grant.epoch, grant.holder.clone());
+    let limit = unit.settings.backend_timeout;
+    let owner = owner(grant);
     let (metrics, proofs, key) = (Arc::clone(&unit.metrics), Arc::clone(&unit.proofs), key_of(boundary));
     let own = key.clone();
     let work = move || async move {
         let began = Instant::now();
-        let answer = bounded(limit, backend.activate(epoch, &holder)).await?;
+        let answer = bounded(limit, backend.activate(&owner)).await?;
         metrics.activated(began.elapsed());
         match answer {
             // Somebody's open work is waited for: it is tried again at once, and while it lasts.
             boundary::Activation::Blocked(by) => Err(Failure::soon(format!("blocked by {by}"))),
             boundary::Activation::Activated | boundary::Activation::Unchanged => {
-                proofs.moved(&own, Some((epoch, holder.as_str().to_owned())));
+                proofs.moved(&own, Some((owner.epoch, owner.holder.as_str().to_owned())));
                 Ok(answer)
             }
             boundary::Activation::Superseded(_) => Ok(answer),

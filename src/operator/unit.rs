@@ -35,9 +35,9 @@ use super::{
 use crate::{
     api::{FencedLock, WriteBoundary},
     audit::owner::PodView,
-    boundary::{Activation, Backends, Observation},
+    boundary::{Activation, Backends, Observation, Owner},
     epoch::{
-        Epoch, Holder,
+        Epoch,
         grant::{Grant, GrantState},
         term::{LeaseView, precedes},
     },
@@ -138,11 +138,16 @@ pub(super) fn declared(boundary: &WriteBoundary) -> Declared {
 pub(super) type FenceRead = (Instant, Observation);
 
 /// What an activation is for: a grant at one version of a boundary's declaration.
-pub(super) type Ticket = (Epoch, Holder, Declared);
+pub(super) type Ticket = (Owner, Declared);
+
+/// Whom a boundary is activated for.
+pub(super) fn owner(grant: &Grant) -> Owner {
+    Owner { epoch: grant.epoch, holder: grant.holder.clone(), pod_uid: grant.term.pod_uid.clone() }
+}
 
 /// The ticket of activating a grant at a boundary.
 pub(super) fn ticket(grant: &Grant, boundary: &WriteBoundary) -> Ticket {
-    (grant.epoch, grant.holder.clone(), declared(boundary))
+    (owner(grant), declared(boundary))
 }
 
 /// The states of a unit's watches.

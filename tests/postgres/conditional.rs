@@ -4,7 +4,7 @@ use crate::support::{Db, Server, said, text};
 use fencedlock::{
     api::{LimitName, PostgresBoundary, WritesPerEpoch},
     boundary::{
-        Ask, Backend,
+        Ask, Backend, Owner,
         postgres::{Access, Conditional, Which},
         proof::{Examination, Failure, Outcome, Probe, conclude},
     },
@@ -340,8 +340,8 @@ async fn a_wrong_declaration_is_named_by_its_field() {
         };
         assert!(said.contains(wanted) && (at.is_empty() || said.contains(&format!("{field}{at}"))), "{wanted}: {said}");
     }
-    let holder = Holder::new("a").unwrap();
-    let refused = app.boundary(ONCE, WritesPerEpoch::Once).activate(Epoch::new(7).unwrap(), &holder).await.unwrap_err();
+    let owner = Owner { epoch: Epoch::new(7).unwrap(), holder: Holder::new("a").unwrap(), pod_uid: None };
+    let refused = app.boundary(ONCE, WritesPerEpoch::Once).activate(&owner).await.unwrap_err();
     assert!(refused.to_string().contains("AfterAcceptance"), "{refused}");
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 pub mod canary;
 
-use super::{Activation, Ask, Backend, BackendError, Backends, Fence, Observation, admits, step};
+use super::{Activation, Ask, Backend, BackendError, Backends, Fence, Observation, Owner, admits, step};
 use canary::{Flaw, MemoryCanary};
 
 use super::proof::{self, Bypass, Examination};
@@ -137,15 +137,15 @@ impl Backend for Memory {
         })
     }
 
-    fn activate<'a>(&'a self, epoch: Epoch, holder: &'a Holder) -> BoxFuture<'a, Result<Activation, BackendError>> {
+    fn activate<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Activation, BackendError>> {
         Box::pin(async move {
             if self.reach().await? == Behaviour::Refuses {
                 return Err(BackendError::Refused("permission denied".into()));
             }
             Ok(self.locked(|state| {
-                let (answer, fence) = step(state.fence.as_ref(), epoch, holder);
+                let (answer, fence) = step(state.fence.as_ref(), owner.epoch, &owner.holder);
                 if answer == Activation::Activated {
-                    state.activations.push((epoch, holder.clone()));
+                    state.activations.push((owner.epoch, owner.holder.clone()));
                 }
                 state.fence = Some(fence);
                 answer

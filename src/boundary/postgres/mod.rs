@@ -30,7 +30,7 @@ use connect::{Session, Target};
 use names::{Names, Template};
 
 use super::{
-    Activation, Ask, Backend, BackendError, Observation,
+    Activation, Ask, Backend, BackendError, Observation, Owner,
     proof::{ClaimForm, Examination, Profile},
 };
 use crate::{
@@ -287,8 +287,8 @@ impl Backend for Postgres {
         self.observe_now().boxed()
     }
 
-    fn activate<'a>(&'a self, epoch: Epoch, holder: &'a Holder) -> BoxFuture<'a, Result<Activation, BackendError>> {
-        self.activate_now(epoch, Some(holder)).boxed()
+    fn activate<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Activation, BackendError>> {
+        self.activate_now(owner.epoch, Some(&owner.holder)).boxed()
     }
 
     fn examine<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>> {

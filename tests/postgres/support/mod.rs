@@ -14,7 +14,7 @@ use std::{
 use fencedlock::{
     api::{GuardMode, PostgresBoundary},
     boundary::{
-        Activation, Ask, Backend,
+        Activation, Ask, Backend, Owner,
         postgres::{Access, Postgres, Which},
         proof::Examination,
     },
@@ -213,7 +213,8 @@ pub fn claim(epoch: u64, holder: &str) -> String {
 }
 
 pub async fn activate(boundary: &Postgres, epoch: u64, holder: &str) -> Activation {
-    boundary.activate(Epoch::new(epoch).unwrap(), &Holder::new(holder).unwrap()).await.unwrap()
+    let owner = Owner { epoch: Epoch::new(epoch).unwrap(), holder: Holder::new(holder).unwrap(), pod_uid: None };
+    boundary.activate(&owner).await.unwrap()
 }
 
 pub async fn examine(boundary: &Postgres) -> Examination {

@@ -28,10 +28,9 @@ use super::{
 use crate::{
     api::{ConditionalUpdate, Contract, GuardMode, LimitName, PostgresBoundary, WritesPerEpoch},
     boundary::{
-        Activation, Ask, Backend, BackendError, Observation,
+        Activation, Ask, Backend, BackendError, Observation, Owner,
         proof::{Answers, Bypass, ClaimForm, Examination, NamedLimit, Profile, limit_detail, run},
     },
-    epoch::{Epoch, Holder},
 };
 
 /// The field that almost everything here is about.
@@ -238,7 +237,7 @@ impl Backend for Conditional {
         futures::future::ready(Ok(Observation::default())).boxed()
     }
 
-    fn activate<'a>(&'a self, _: Epoch, _: &'a Holder) -> BoxFuture<'a, Result<Activation, BackendError>> {
+    fn activate<'a>(&'a self, _: &'a Owner) -> BoxFuture<'a, Result<Activation, BackendError>> {
         let why = "a conditional update learns of a new owner by its first write, and cannot be activated before it: set spec.contract of the \
                    FencedLock to AfterAcceptance, or use the managed guard";
         futures::future::ready(Err(BackendError::Refused(why.to_owned()))).boxed()
