@@ -194,8 +194,10 @@ async fn definers(
     writers: &[String],
 ) -> Result<Vec<Detour>, BackendError> {
     // Whoever may call it, or write to a table whose trigger it is: a trigger function needs no EXECUTE.
-    let uses = "(has_function_privilege(ROLE, p.oid, 'EXECUTE') and has_schema_privilege(ROLE, n.oid, 'USAGE')) or exists (select from pg_trigger t \
-                where t.tgfoid = p.oid and has_table_privilege(ROLE, t.tgrelid, 'INSERT, UPDATE, DELETE, TRUNCATE'))";
+    // Also by a role that they can become.
+    let uses = "exists (select from pg_roles s where pg_has_role(ROLE, s.oid, 'MEMBER') and ((has_function_privilege(s.oid, p.oid, 'EXECUTE') \
+                and has_schema_privilege(s.oid, n.oid, 'USAGE')) or exists (select from pg_trigger t \
+                where t.tgfoid = p.oid and has_table_privilege(s.oid, t.tgrelid, 'INSERT, UPDATE, DELETE, TRUNCATE'))))";
     let sql = format!(
         "with {powers} select n.nspname || '.' || p.proname, o.rolname::text, \
            (select min(w) from unnest($5::text[]) w where {by_writer}), \
@@ -205,7 +207,7 @@ async fn definers(
          where p.prosecdef and n.nspname not in ('pg_catalog', 'information_schema') \
            and (n.nspname <> $2 or p.proowner not in (n.nspowner, (select oid from pg_roles where rolname = current_user))) \
            and exists (select from powerful w where w.role <> 0 and pg_has_role(p.proowner, w.role, 'MEMBER')) order by 1",
-        by_writer = uses.replace("ROLE", "w"),
+        by_writer = uses.replace("ROLE", "w::name"),
         by_other = uses.replace("ROLE", "r.oid"),
     );
     let rows = session.client.query(&sql, &[&tables, &SCHEMA, &fence, &functions, &writers]).await.map_err(|error| failed(&error))?;
@@ -279,7 +281,8 @@ async fn foreign_and_unguarded(
     }
     let sql = "select t.oid::regclass::text, r.rolname::text = any($2), r.rolname::text from unnest($1::oid[]) t(oid) join pg_roles r on \
                (r.rolcanlogin or r.rolname::text = any($2)) and not r.rolsuper and r.rolname <> $3 \
-               and has_table_privilege(r.oid, t.oid, 'INSERT, UPDATE, DELETE, TRUNCATE') order by 2 desc, 1, 3";
+               and exists (select from pg_roles s where pg_has_role(r.oid, s.oid, 'MEMBER') \
+                 and has_table_privilege(s.oid, t.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')) order by 2 desc, 1, 3";
     let rows = session.client.query(sql, &[&unguarded, &writers, &template.operator]).await.map_err(|error| failed(&error))?;
     detours.extend(rows.iter().map(|row| {
         let (table, by_writer, role): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
@@ -295,7 +298,8 @@ async fn parents(session: &Session, installed: &Installed, writers: &[String]) -
     let sql = "with recursive above(oid) as (select inhparent from pg_inherits where inhrelid = any($1) \
                  union select i.inhparent from above a join pg_inherits i on i.inhrelid = a.oid) \
                select a.oid::regclass::text, exists (select from unnest($2::text[]) w \
-                 where has_table_privilege(w, a.oid, 'INSERT, UPDATE, DELETE, TRUNCATE') or has_any_column_privilege(w, a.oid, 'INSERT, UPDATE')) \
+                 join pg_roles s on pg_has_role(w::name, s.oid, 'MEMBER') \
+                 where has_table_privilege(s.oid, a.oid, 'INSERT, UPDATE, DELETE, TRUNCATE') or has_any_column_privilege(s.oid, a.oid, 'INSERT, UPDATE')) \
                from above a where a.oid <> all($1) order by 1";
     let rows = session.client.query(sql, &[&guarded, &writers]).await.map_err(|error| failed(&error))?;
     Ok(rows

@@ -120,7 +120,7 @@ impl<'a> RowCanary<'a> {
         // Different from what an earlier run left in the row.
         let count = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().subsec_nanos();
         let fence = format!("{} = {}", escape_identifier(&declared.fence_column), column.initial());
-        let holder = declared.holder_column.iter().map(|holder| format!(", {} = default", escape_identifier(holder)));
+        let holder = declared.holder_column.iter().map(|holder| format!(", {} = {}", escape_identifier(holder), column.no_holder));
         let initial = std::iter::once(fence).chain(holder).collect();
         Self {
             statement,
@@ -140,7 +140,7 @@ impl<'a> RowCanary<'a> {
     /// The marker in a form that the payload's type can hold.
     fn payload(&mut self, marker: &str) -> Result<String, BackendError> {
         let place = usize::from(self.declared.parameters.payload) - 1;
-        self.count += 1;
+        self.count = (self.count + 1) % 1_000_000;
         let type_ = self.writing.statement.params()[place].clone();
         let text = match type_ {
             Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME => marker.to_owned(),
@@ -209,7 +209,10 @@ impl<'a> RowCanary<'a> {
 
     async fn reset_now(&self) -> Result<(), BackendError> {
         let sql = format!("update {} set {} where {} = $1", self.table, self.initial, escape_identifier(&self.statement.key));
-        let rows = self.own.client.execute(&sql, &[&Text(Some(self.key.to_owned()))]).await.map_err(|error| failed(&error))?;
+        self.own.run("begin").await?;
+        let rows = self.own.client.execute(&sql, &[&Text(Some(self.key.to_owned()))]).await;
+        self.own.run(if matches!(rows, Ok(1)) { "commit" } else { "rollback" }).await?;
+        let rows = rows.map_err(|error| failed(&error))?;
         if rows == 1 {
             return Ok(());
         }
@@ -221,7 +224,10 @@ impl<'a> RowCanary<'a> {
 
     async fn read(&self) -> Result<Option<String>, BackendError> {
         let (payload, key) = (escape_identifier(&self.statement.payload), escape_identifier(&self.statement.key));
-        let sql = format!("select {payload}::text from {} where {key} = $1", self.table);
+        let is_numeric =
+            *self.writing.statement.params().get(usize::from(self.declared.parameters.payload) - 1).unwrap_or(&Type::TEXT) == Type::NUMERIC;
+        let shown = if is_numeric { format!("trim_scale({payload})") } else { payload };
+        let sql = format!("select {shown}::text from {} where {key} = $1", self.table);
         let row = self.own.client.query_opt(&sql, &[&Text(Some(self.key.to_owned()))]).await.map_err(|error| failed(&error))?;
         Ok(row.map(|row| {
             let text = row.get::<_, Option<String>>(0).unwrap_or_default();

@@ -56,7 +56,7 @@ pub(super) async fn make(
     }
     session.run(&sql.join(";\n")).await.map_err(|error| unfaithful(format_args!("it could not be made ({error})")))?;
     let tables: Vec<_> = spec.tables.iter().map(|table| (schema.clone(), table.name.clone())).collect();
-    let mut copy = Copy { row: Row { tables, table: statement.table, key: String::new() }, schema };
+    let mut copy = Copy { row: Row { tables, partitions: Vec::new(), table: statement.table, key: String::new() }, schema };
     match seed(session, &copy.row, statement, column).await {
         Ok(key) => {
             copy.row.key = key;

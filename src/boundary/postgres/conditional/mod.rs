@@ -10,6 +10,7 @@ use postgres_protocol::escape::escape_identifier;
 
 mod canary;
 mod copy;
+mod decides;
 mod paths;
 mod statement;
 mod table;
@@ -74,7 +75,8 @@ impl Conditional {
     }
 
     async fn examine_now(&self) -> Result<Examination, BackendError> {
-        let statement = statement::parse(&self.declared, &self.spec.tables).map_err(|why| refused(format_args!(".statement: {why}")))?;
+        let statement =
+            statement::parse(&self.declared, &self.spec.tables, self.writes).map_err(|why| refused(format_args!(".statement: {why}")))?;
         if self.writes == WritesPerEpoch::Sequenced {
             return Err(BackendError::Refused(
                 "spec.writesPerEpoch: a conditional update with a sequence cannot be tried by this version: Once or Many can".into(),
@@ -129,6 +131,12 @@ impl Conditional {
             }
             Err(error) => found.unfinished = Some(error.to_string()),
         }
+        if let Some(trigger) = table::meddling(&session, table, &self.declared).await?.filter(|_| found.unfinished.is_none()) {
+            found.unfinished = Some(trigger);
+        }
+        if let Some(why) = statement.undecided.as_ref().filter(|_| found.unfinished.is_none()) {
+            found.unfinished = Some(refused(format_args!(".statement {why}")).to_string());
+        }
         Ok(found)
     }
 
@@ -169,7 +177,7 @@ impl Conditional {
             return Ok((answers, "a copy of the table, made for it and dropped".to_owned()));
         };
         let tables: Vec<_> = self.spec.tables.iter().map(|table| (table.schema.clone(), table.name.clone())).collect();
-        let row = Row { tables, table: statement.table, key };
+        let row = Row { tables, partitions: table::partitions(session, installed).await?, table: statement.table, key };
         let answers = self.try_row(target, session, statement, column, (&row, writer)).await?;
         Ok((answers, format!("the row of key {:?}", row.key)))
     }
@@ -183,13 +191,14 @@ impl Conditional {
         (row, writer): (&Row, &str),
     ) -> Result<Answers, BackendError> {
         touch::functions(session, statement, &row.schemas()).await?;
-        touch::has_key(session, &self.spec.tables[statement.table], statement).await?;
+        touch::has_key(session, row, statement).await?;
+        touch::names(session, row, statement).await?;
         let (writing, open) = futures::try_join!(target.connect(), target.connect())?;
         let path = row.path();
         let prepare = |session| Prepared::new(session, &self.declared.statement, &path);
         let (writing, open) =
             futures::try_join!(prepare(writing), prepare(open)).map_err(|error| refused(format_args!(".statement: {error}")))?;
-        touch::explain(&writing, &self.declared, &row.tables, (writer, &row.key)).await?;
+        touch::explain(&writing, &self.declared, row, writer).await?;
         let epoch = &writing.statement.params()[usize::from(self.declared.parameters.epoch) - 1];
         let epoch = session.client.query_one("select format_type($1, null)", &[&epoch.oid()]).await.map_err(|error| failed(&error))?;
         let wrong = table::wrong_types(column, epoch.get(0));
@@ -207,6 +216,8 @@ impl Conditional {
 struct Row {
     /// Schema and name of each declared table, or of its copy.
     tables: Vec<(String, String)>,
+    /// Partitions of the declared tables, which a plan names in their place.
+    partitions: Vec<(String, String)>,
     /// The place of the table that is written.
     table: usize,
     key: String,

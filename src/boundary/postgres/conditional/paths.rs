@@ -54,8 +54,9 @@ pub(super) async fn look(
     }
     let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
     paths.others = others(session, &oids, &spec.writer_roles).await?;
-    paths.detours = views(session, &oids, &spec.writer_roles).await?;
-    paths.detours.extend(cascades(session, &oids, &spec.writer_roles).await?);
+    let exempt: Vec<&str> = spec.exempt_roles.iter().map(|exempt| exempt.role.as_str()).collect();
+    paths.detours = views(session, &oids, &spec.writer_roles, &exempt).await?;
+    paths.detours.extend(cascades(session, &oids, &spec.writer_roles, &exempt).await?);
     Ok(paths)
 }
 
@@ -108,17 +109,19 @@ async fn others(session: &Session, tables: &[u32], writers: &[String]) -> Result
 }
 
 /// Views and rules that write to the tables as their owner does, and who may write to those.
-async fn views(session: &Session, tables: &[u32], writers: &[String]) -> Result<Vec<Detour>, BackendError> {
+async fn views(session: &Session, tables: &[u32], writers: &[String], exempt: &[&str]) -> Result<Vec<Detour>, BackendError> {
     let sql = "with recursive above(oid) as ( \
                  select w.ev_class from pg_rewrite w join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.objid = w.oid \
                    where d.refclassid = 'pg_class'::regclass and d.refobjid = any($1) and w.ev_class <> all($1) \
                  union select w.ev_class from above a join pg_depend d on d.refclassid = 'pg_class'::regclass and d.refobjid = a.oid \
                    join pg_rewrite w on d.classid = 'pg_rewrite'::regclass and d.objid = w.oid and w.ev_class <> a.oid) \
                select a.oid::regclass::text, r.rolname::text, r.rolname::text = any($2) from above a join pg_class c on c.oid = a.oid \
-               join pg_roles r on (r.rolcanlogin or r.rolname::text = any($2)) and not r.rolsuper and not pg_has_role(r.oid, c.relowner, 'MEMBER') \
-                 and (has_table_privilege(r.oid, a.oid, 'INSERT, UPDATE, DELETE') or has_any_column_privilege(r.oid, a.oid, 'INSERT, UPDATE')) \
-               order by 1, 3 desc, 2";
-    let rows = session.client.query(sql, &[&tables, &writers]).await.map_err(|error| failed(&error))?;
+               join pg_roles r on (r.rolcanlogin or r.rolname::text = any($2)) and not r.rolsuper and (r.rolname::text = any($2) or r.rolname::text <> all($3)) \
+                 and not pg_has_role(r.oid, c.relowner, 'MEMBER') \
+                 and exists (select from pg_roles s where pg_has_role(r.oid, s.oid, 'MEMBER') \
+                   and (has_table_privilege(s.oid, a.oid, 'INSERT, UPDATE, DELETE') or has_any_column_privilege(s.oid, a.oid, 'INSERT, UPDATE'))) \
+               where pg_relation_is_updatable(a.oid, true) & 28 <> 0 order by 1, 3 desc, 2";
+    let rows = session.client.query(sql, &[&tables, &writers, &exempt]).await.map_err(|error| failed(&error))?;
     Ok(first_of_each(rows.iter().map(|row| {
         let (view, role, by_writer): (String, String, bool) = (row.get(0), row.get(1), row.get(2));
         let text = format!("{view} ends in the tables as its owner, and role {role:?} may write to it: REVOKE that, or drop it");
@@ -127,13 +130,19 @@ async fn views(session: &Session, tables: &[u32], writers: &[String]) -> Result<
 }
 
 /// Foreign keys that delete or change rows of the tables when another table's row goes: they run as the owner, without the statement.
-async fn cascades(session: &Session, tables: &[u32], writers: &[String]) -> Result<Vec<Detour>, BackendError> {
-    let sql = "select k.conrelid::regclass || ' by ' || quote_ident(k.conname), k.confrelid::regclass::text, r.rolname::text, r.rolname::text = any($2) \
-               from pg_constraint k join pg_roles r on (r.rolcanlogin or r.rolname::text = any($2)) and not r.rolsuper and r.rolname <> current_user \
-                 and ((k.confdeltype in ('c', 'n', 'd') and has_table_privilege(r.oid, k.confrelid, 'DELETE')) \
-                   or (k.confupdtype in ('c', 'n', 'd') and has_any_column_privilege(r.oid, k.confrelid, 'UPDATE'))) \
-               where k.contype = 'f' and k.conrelid = any($1) order by 1, 4 desc, 3";
-    let rows = session.client.query(sql, &[&tables, &writers]).await.map_err(|error| failed(&error))?;
+async fn cascades(session: &Session, tables: &[u32], writers: &[String], exempt: &[&str]) -> Result<Vec<Detour>, BackendError> {
+    let sql = "with recursive cascade(child, parent, oid) as ( \
+                 select conrelid, confrelid, oid from pg_constraint where contype = 'f' and conrelid = any($1) and (confdeltype in ('c', 'n', 'd') or confupdtype in ('c', 'n', 'd')) \
+                 union select k.conrelid, k.confrelid, k.oid from cascade c join pg_constraint k on k.contype = 'f' and k.conrelid = c.parent \
+                   and (k.confdeltype in ('c', 'n', 'd') or k.confupdtype in ('c', 'n', 'd'))) \
+               select k.conrelid::regclass || ' by ' || quote_ident(k.conname), k.confrelid::regclass::text, r.rolname::text, r.rolname::text = any($2) \
+               from cascade c join pg_constraint k on k.oid = c.oid \
+               join pg_roles r on (r.rolcanlogin or r.rolname::text = any($2)) and not r.rolsuper and r.rolname <> current_user \
+                 and (r.rolname::text = any($2) or r.rolname::text <> all($3)) and exists (select from pg_roles s where pg_has_role(r.oid, s.oid, 'MEMBER') \
+                   and ((k.confdeltype in ('c', 'n', 'd') and has_table_privilege(s.oid, k.confrelid, 'DELETE')) \
+                     or (k.confupdtype in ('c', 'n', 'd') and has_any_column_privilege(s.oid, k.confrelid, 'UPDATE')))) \
+               order by 1, 4 desc, 3";
+    let rows = session.client.query(sql, &[&tables, &writers, &exempt]).await.map_err(|error| failed(&error))?;
     Ok(first_of_each(rows.iter().map(|row| {
         let (key, parent, role, by_writer): (String, String, String, bool) = (row.get(0), row.get(1), row.get(2), row.get(3));
         let text = format!(

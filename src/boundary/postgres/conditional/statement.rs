@@ -5,14 +5,14 @@ use std::{collections::BTreeSet, ops::ControlFlow};
 
 use sqlparser::{
     ast::{
-        Assignment, AssignmentTarget, BinaryOperator, ConflictTarget, Expr, Ident, InTarget, Insert, ObjectName, OnConflictAction,
-        OnInsert, SetExpr, Statement as Sql, TableFactor, TableObject, Update, Value, visit_expressions, visit_relations,
+        Assignment, AssignmentTarget, BinaryOperator, ConflictTarget, DataType, ExactNumberInfo, Expr, Ident, InTarget, Insert, ObjectName,
+        OnConflictAction, OnInsert, SetExpr, Statement as Sql, TableFactor, TableObject, Update, Value, visit_expressions, visit_relations,
     },
     dialect::PostgreSqlDialect,
     parser::Parser,
 };
 
-use crate::api::{ConditionalUpdate, PostgresTable};
+use crate::api::{ConditionalUpdate, PostgresTable, WritesPerEpoch};
 
 /// How the statement compares the fence column with the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,15 +47,19 @@ pub(super) struct Statement {
     pub(super) stores: bool,
     /// A table that it names together with its schema, if there is one.
     pub(super) qualified: Option<String>,
-    /// The functions that it calls, in lower case.
+    /// The functions that it calls, as the server folds them.
     pub(super) functions: BTreeSet<String>,
+    /// Everything that it takes for a column. What is none would be a function in another notation.
+    pub(super) names: BTreeSet<String>,
+    /// Why what one row shows need not hold for the others.
+    pub(super) undecided: Option<String>,
 }
 
 /// Takes a declaration apart.
 ///
 /// # Errors
 /// Says what is wrong with the statement and what to do, as the end of a sentence that names the field.
-pub(super) fn parse(declared: &ConditionalUpdate, tables: &[PostgresTable]) -> Result<Statement, String> {
+pub(super) fn parse(declared: &ConditionalUpdate, tables: &[PostgresTable], writes: WritesPerEpoch) -> Result<Statement, String> {
     let mut statements =
         Parser::parse_sql(&PostgreSqlDialect {}, &declared.statement).map_err(|error| format!("does not parse as PostgreSQL: {error}"))?;
     if statements.len() > 1 {
@@ -67,16 +71,16 @@ pub(super) fn parse(declared: &ConditionalUpdate, tables: &[PostgresTable]) -> R
         return Err(format!("{first}: declare the one statement that writes, with the comparison in it"));
     }
     let sql = statements.pop().ok_or_else(|| "is empty".to_owned())?;
-    let functions = check_expressions(&sql, declared)?;
+    let (functions, names) = check_expressions(&sql, declared)?;
     check_relations(&sql, tables)?;
-    let reading = Reading { declared, tables };
+    let reading = Reading { declared, tables, writes };
     let mut statement = match &sql {
         Sql::Update(update) => reading.update(update),
         Sql::Insert(insert) => reading.insert(insert),
         Sql::Query(_) => Err("neither changes a row by UPDATE nor by INSERT … ON CONFLICT: WITH and SELECT cannot be shown to touch one row only, and are not run".into()),
         _ => Err("is neither UPDATE nor INSERT … ON CONFLICT".into()),
     }?;
-    statement.functions = functions;
+    (statement.functions, statement.names) = (functions, names);
     let qualified =
         visit_relations(&sql, |name| if name.0.len() > 1 { ControlFlow::Break(name.to_string()) } else { ControlFlow::Continue(()) });
     statement.qualified = qualified.break_value();
@@ -117,12 +121,12 @@ fn check_relations(sql: &Sql, tables: &[PostgresTable]) -> Result<(), String> {
     }
 }
 
-/// Every parameter is declared and used; returns the functions.
-fn check_expressions(sql: &Sql, declared: &ConditionalUpdate) -> Result<BTreeSet<String>, String> {
+/// Every parameter is declared and used; returns the functions, and the names of columns.
+fn check_expressions(sql: &Sql, declared: &ConditionalUpdate) -> Result<(BTreeSet<String>, BTreeSet<String>), String> {
     let parameters = &declared.parameters;
     let known: BTreeSet<u8> =
         [Some(parameters.key), Some(parameters.payload), Some(parameters.epoch), parameters.holder].into_iter().flatten().collect();
-    let (mut used, mut functions) = (BTreeSet::new(), BTreeSet::new());
+    let (mut used, mut functions, mut columns) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let wrong = visit_expressions(sql, |expression| {
         match expression {
             Expr::Value(value) => {
@@ -138,8 +142,8 @@ fn check_expressions(sql: &Sql, declared: &ConditionalUpdate) -> Result<BTreeSet
                 }
             }
             Expr::Function(function) => match parts(&function.name).as_deref() {
-                Some([name]) => drop(functions.insert(name.to_lowercase())),
-                Some([schema, name]) if schema == "pg_catalog" => drop(functions.insert(name.to_lowercase())),
+                Some([name]) => drop(functions.insert(name.clone())),
+                Some([schema, name]) if schema == "pg_catalog" => drop(functions.insert(name.clone())),
                 _ => {
                     return ControlFlow::Break(format!(
                         "calls {}, which is no built-in function: what it touches cannot be told, and it is not run",
@@ -147,6 +151,11 @@ fn check_expressions(sql: &Sql, declared: &ConditionalUpdate) -> Result<BTreeSet
                     ));
                 }
             },
+            Expr::Identifier(name) => drop(columns.insert(folded(name))),
+            Expr::CompoundIdentifier(path) => columns.extend(path.last().map(folded)),
+            Expr::CompoundFieldAccess { .. } => {
+                return ControlFlow::Break(format!("uses {expression}, and what that calls cannot be told: it is not run"));
+            }
             Expr::BinaryOp { op: op @ (BinaryOperator::PGCustomBinaryOperator(_) | BinaryOperator::Custom(_)), .. } => {
                 return ControlFlow::Break(format!("uses operator {op}: what it does cannot be told, and it is not run"));
             }
@@ -159,23 +168,50 @@ fn check_expressions(sql: &Sql, declared: &ConditionalUpdate) -> Result<BTreeSet
     }
     match known.iter().find(|number| !used.contains(*number)) {
         Some(number) => Err(format!("does not use parameter ${number}, which spec.postgres.conditionalUpdate.parameters declares")),
-        None => Ok(functions),
+        None => Ok((functions, columns)),
     }
 }
 
-/// Without brackets and casts.
-fn bare(expression: &Expr) -> &Expr {
+/// Without brackets, and without casts that keep every value as it is: one with a length could shorten a key to another one.
+pub(super) fn bare(expression: &Expr) -> &Expr {
     match expression {
-        Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => bare(inner),
+        Expr::Nested(inner) => bare(inner),
+        Expr::Cast { expr, data_type, .. } if keeps_values(data_type) => bare(expr),
         other => other,
     }
 }
 
-fn is_parameter(expression: &Expr, number: u8) -> bool {
+/// Without any cast: what a payload becomes is not compared.
+fn uncast(expression: &Expr) -> &Expr {
+    match expression {
+        Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => uncast(inner),
+        other => other,
+    }
+}
+
+const fn keeps_values(type_: &DataType) -> bool {
+    matches!(
+        type_,
+        DataType::BigInt(None)
+            | DataType::Int8(None)
+            | DataType::Integer(None)
+            | DataType::Int(None)
+            | DataType::Int4(None)
+            | DataType::Numeric(ExactNumberInfo::None)
+            | DataType::Text
+            | DataType::Varchar(None)
+            | DataType::CharacterVarying(None)
+            | DataType::Uuid
+            | DataType::JSON
+            | DataType::JSONB
+    )
+}
+
+pub(super) fn is_parameter(expression: &Expr, number: u8) -> bool {
     matches!(bare(expression), Expr::Value(value) if value.value == Value::Placeholder(format!("${number}")))
 }
 
-fn conjuncts(expression: &Expr) -> Vec<&Expr> {
+pub(super) fn conjuncts(expression: &Expr) -> Vec<&Expr> {
     match expression {
         Expr::Nested(inner) => conjuncts(inner),
         Expr::BinaryOp { left, op: BinaryOperator::And, right } => [conjuncts(left), conjuncts(right)].concat(),
@@ -192,9 +228,11 @@ fn has_query(expression: &Expr) -> bool {
     names(expression, |part| matches!(part, Expr::Subquery(_) | Expr::Exists { .. } | Expr::In { target: InTarget::Subquery(_), .. }))
 }
 
-struct Reading<'a> {
-    declared: &'a ConditionalUpdate,
+/// A declaration that is being taken apart.
+pub(super) struct Reading<'a> {
+    pub(super) declared: &'a ConditionalUpdate,
     tables: &'a [PostgresTable],
+    writes: WritesPerEpoch,
 }
 
 impl Reading<'_> {
@@ -202,12 +240,13 @@ impl Reading<'_> {
         let TableFactor::Table { name, alias, .. } = &update.table.relation else {
             return Err("does not update a table by its name".into());
         };
-        if !update.table.joins.is_empty() {
-            return Err("joins the table that it updates".into());
+        if !update.table.joins.is_empty() || update.from.is_some() {
+            return Err("joins the table that it updates with others (FROM): which row it touches cannot be told, and it is not run".into());
         }
         let table = place(name, self.tables).ok_or("updates no declared table")?;
-        let aliases = [parts(name).and_then(|mut parts| parts.pop()), alias.as_ref().map(|alias| folded(&alias.name))];
-        let own: Vec<String> = aliases.into_iter().flatten().collect();
+        // An alias hides the table's name.
+        let own = alias.as_ref().map(|alias| folded(&alias.name)).or_else(|| parts(name).and_then(|mut parts| parts.pop()));
+        let own: Vec<String> = own.into_iter().collect();
         let selection = update.selection.as_ref();
         let pinned = selection.into_iter().flat_map(conjuncts).find_map(|conjunct| self.pinned(conjunct, &own));
         let key = pinned.ok_or_else(|| {
@@ -244,8 +283,8 @@ impl Reading<'_> {
             Some(ConflictTarget::Columns { columns, .. }) if columns.len() == 1 && folded(&columns[0]) == key => {}
             _ => return Err(format!("may update another row than the key's on a conflict: it is not run; write ON CONFLICT ({key})")),
         }
-        let mut own: Vec<String> = parts(name).and_then(|mut parts| parts.pop()).into_iter().collect();
-        own.extend(insert.table_alias.as_ref().map(|alias| folded(&alias.alias)));
+        let alias = insert.table_alias.as_ref().map(|alias| folded(&alias.alias));
+        let own: Vec<String> = alias.or_else(|| parts(name).and_then(|mut parts| parts.pop())).into_iter().collect();
         let mut statement = self.read(table, key, true, &update.assignments, update.selection.as_ref(), &own)?;
         statement.columns.extend(columns);
         Ok(statement)
@@ -270,7 +309,7 @@ impl Reading<'_> {
         if written.iter().any(|(column, _)| *column == key) {
             return Err(format!("changes its own key {key}: it is not run"));
         }
-        let payload = written.iter().find(|(_, value)| Self::is_given(value, self.declared.parameters.payload, None)).or_else(|| {
+        let payload = written.iter().find(|(_, value)| is_parameter(uncast(value), self.declared.parameters.payload)).or_else(|| {
             let fence = &self.declared.fence_column;
             written.iter().find(|(column, value)| {
                 inserts && column != fence && matches!(bare(value), Expr::CompoundIdentifier(path) if folded(&path[0]) == "excluded")
@@ -280,7 +319,7 @@ impl Reading<'_> {
             .map(|(column, _)| column.clone())
             .ok_or("sets no column to the payload's parameter as it is: what it wrote could not be read back")?;
         let fence = &self.declared.fence_column;
-        self.check_alone(&written, selection, own)?;
+        let undecided = self.undecided(selection, &written, own, self.writes);
         let stores =
             written.iter().any(|(column, value)| column == fence && Self::is_given(value, self.declared.parameters.epoch, Some(fence)));
         let columns = written.into_iter().map(|(column, _)| column).collect();
@@ -293,12 +332,14 @@ impl Reading<'_> {
             compares: self.compares(selection, own),
             stores,
             functions: BTreeSet::new(),
+            names: BTreeSet::new(),
+            undecided,
             qualified: None,
         })
     }
 
     /// Whether it is a parameter, or the row that was to be inserted holds it.
-    fn is_given(value: &Expr, parameter: u8, excluded: Option<&str>) -> bool {
+    pub(super) fn is_given(value: &Expr, parameter: u8, excluded: Option<&str>) -> bool {
         let is_excluded = |path: &[Ident]| {
             let [table, column] = path else { return false };
             folded(table) == "excluded" && excluded.is_some_and(|wanted| folded(column) == wanted)
@@ -306,7 +347,7 @@ impl Reading<'_> {
         is_parameter(value, parameter) || matches!(bare(value), Expr::CompoundIdentifier(path) if is_excluded(path))
     }
 
-    fn is_own(expression: &Expr, column: Option<&str>, own: &[String]) -> Option<String> {
+    pub(super) fn is_own(expression: &Expr, column: Option<&str>, own: &[String]) -> Option<String> {
         let found = match bare(expression) {
             Expr::Identifier(name) => folded(name),
             Expr::CompoundIdentifier(path) if path.len() >= 2 && own.contains(&folded(&path[path.len() - 2])) => folded(path.last()?),
@@ -324,64 +365,11 @@ impl Reading<'_> {
         matches!(column.as_ref(), Expr::Identifier(_) | Expr::CompoundIdentifier(_)).then(|| Self::is_own(column, None, own))?
     }
 
-    /// What one row shows holds for the others only when nothing but the fence, the holder and the parameters decides.
-    fn check_alone(&self, written: &[(String, &Expr)], selection: Option<&Expr>, own: &[String]) -> Result<(), String> {
-        let declared = self.declared;
-        let foreign = |expression: &Expr| {
-            let found = visit_expressions(expression, |part| {
-                let name = match part {
-                    Expr::Identifier(name) => Some(folded(name)),
-                    Expr::CompoundIdentifier(path) => path.last().map(folded),
-                    _ => None,
-                };
-                match name.filter(|name| *name != declared.fence_column && Some(name) != declared.holder_column.as_ref()) {
-                    Some(name) => ControlFlow::Break(name),
-                    None => ControlFlow::Continue(()),
-                }
-            });
-            found.break_value()
-        };
-        let stored = written.iter().filter(|(column, _)| *column == declared.fence_column).find_map(|(_, value)| foreign(value));
-        if let Some(column) = stored {
-            return Err(format!("lets column {column} decide which fence is stored: what one row shows would not hold for the others"));
-        }
-        let fence = Some(declared.fence_column.as_str());
-        let comparing: Vec<_> = selection
-            .into_iter()
-            .flat_map(conjuncts)
-            .filter(|part| names(part, |expression| Self::is_given(expression, declared.parameters.epoch, fence)))
-            .filter(|part| names(part, |expression| Self::is_own(expression, fence, own).is_some()) && !has_query(part))
-            .collect();
-        let entangled: Vec<_> = comparing.iter().filter_map(|part| foreign(part)).collect();
-        match entangled.first() {
-            // Another conjunct may narrow further; one has to compare on its own.
-            Some(column) if entangled.len() == comparing.len() => Err(format!(
-                "lets column {column} decide whether the fence is compared: what one row shows would not hold for the others; write AND {} < ${} \
-                 as a condition of its own",
-                declared.fence_column, declared.parameters.epoch
-            )),
-            _ => Ok(()),
-        }
-    }
-
     fn compares(&self, selection: Option<&Expr>, own: &[String]) -> Compares {
         let Some(selection) = selection else { return Compares::Not };
         let (epoch, fence) = (self.declared.parameters.epoch, self.declared.fence_column.as_str());
-        for conjunct in conjuncts(selection) {
-            let Expr::BinaryOp { left, op, right } = conjunct else { continue };
-            let is_fence = |side: &Expr| Self::is_own(side, Some(fence), own).is_some();
-            let is_epoch = |side: &Expr| Self::is_given(side, epoch, Some(fence));
-            let op = match op {
-                op if is_fence(left) && is_epoch(right) => op.clone(),
-                BinaryOperator::Gt if is_epoch(left) && is_fence(right) => BinaryOperator::Lt,
-                BinaryOperator::GtEq if is_epoch(left) && is_fence(right) => BinaryOperator::LtEq,
-                _ => continue,
-            };
-            match op {
-                BinaryOperator::Lt => return Compares::Less,
-                BinaryOperator::LtEq => return Compares::LessOrEqual,
-                _ => {}
-            }
+        if let Some(compares) = conjuncts(selection).into_iter().find_map(|conjunct| self.comparison(conjunct, own)) {
+            return compares;
         }
         match (names(selection, |expression| Self::is_given(expression, epoch, Some(fence))), has_query(selection)) {
             (false, _) => Compares::Not,
@@ -400,7 +388,7 @@ mod tests {
         let parameters = json!({"key": 1, "payload": 2, "epoch": 3});
         let declared = json!({"statement": text, "parameters": parameters, "fenceColumn": "last_fence"});
         let table = |name: &str| PostgresTable { schema: "public".into(), name: name.into() };
-        parse(&serde_json::from_value(declared).unwrap(), &[table("report"), table("fences")])
+        parse(&serde_json::from_value(declared).unwrap(), &[table("report"), table("fences")], WritesPerEpoch::Once)
     }
 
     #[test]
@@ -463,14 +451,10 @@ mod tests {
                 "insert into report (id, payload, last_fence) values ($1, $2, $3) on conflict (payload) do update set payload = $2",
                 "another row",
             ),
-            (
-                "update report set payload = $2, last_fence = $3 where id = $1 and $3 > 0 and (last_fence < $3 or is_forced)",
-                "column is_forced decide",
-            ),
-            (
-                "update report set payload = $2, last_fence = case when is_draft then last_fence else $3 end where id = $1 and last_fence < $3",
-                "column is_draft decide",
-            ),
+            ("update report r set payload = $2, last_fence = $3 from report where report.id = $1 and r.id = report.parent", "(FROM)"),
+            ("update report r set payload = $2, last_fence = $3 where report.id = $1 and last_fence < $3", "more rows than one"),
+            ("update report set payload = $2, last_fence = $3 where id = $1::varchar(4) and last_fence < $3", "more rows than one"),
+            ("update report r set payload = $2, last_fence = $3 where id = $1 and (r).noted", "what that calls cannot be told"),
             ("delete from report where id = $1 and payload = $2 and last_fence < $3", "neither UPDATE"),
         ] {
             let said = read(text).unwrap_err();

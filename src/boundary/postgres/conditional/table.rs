@@ -7,7 +7,7 @@ use crate::{
         BackendError,
         postgres::{
             connect::{Session, failed},
-            guard::Table,
+            guard::{Installed, Table},
             names::hash,
         },
         proof::{Answers, Failure, Outcome, Probe},
@@ -21,6 +21,8 @@ pub(super) struct Column {
     pub(super) type_: String,
     pub(super) is_nullable: bool,
     has_default: bool,
+    /// What the holder's column holds that nobody wrote.
+    pub(super) no_holder: &'static str,
 }
 
 impl Column {
@@ -32,8 +34,16 @@ impl Column {
 
 /// Reads the fence column.
 pub(super) async fn fence(session: &Session, table: &Table, declared: &ConditionalUpdate) -> Result<Column, BackendError> {
-    let sql = "select format_type(atttypid, null), not attnotnull, atthasdef from pg_attribute where attrelid = $1 and attname = $2 and attnum > 0 and not attisdropped";
-    let row = session.client.query_opt(sql, &[&table.oid, &declared.fence_column]).await.map_err(|error| failed(&error))?;
+    // A domain is what it is made of.
+    let sql = "with recursive base(oid, of) as (select oid, oid from pg_type union select t.typbasetype, b.of from base b join pg_type t on t.oid = b.oid and t.typtype = 'd') \
+               select format_type(b.oid, null), not attnotnull, atthasdef, \
+                 exists (select from pg_attribute h where h.attrelid = $1 and h.attname = $3 and h.attnotnull and not h.atthasdef) from pg_attribute join base b on b.of = atttypid \
+                 join pg_type t on t.oid = b.oid and t.typtype <> 'd' where attrelid = $1 and attname = $2 and attnum > 0 and not attisdropped";
+    let row = session
+        .client
+        .query_opt(sql, &[&table.oid, &declared.fence_column, &declared.holder_column])
+        .await
+        .map_err(|error| failed(&error))?;
     let row = row.ok_or_else(|| {
         BackendError::Refused(format!(
             "spec.postgres.conditionalUpdate.fenceColumn: FenceInAnotherRow: {} has no column {:?}: a fence that is stored in another row is not \
@@ -41,7 +51,13 @@ pub(super) async fn fence(session: &Session, table: &Table, declared: &Condition
             table.name, declared.fence_column
         ))
     })?;
-    Ok(Column { name: declared.fence_column.clone(), type_: row.get(0), is_nullable: row.get(1), has_default: row.get(2) })
+    Ok(Column {
+        name: declared.fence_column.clone(),
+        type_: row.get(0),
+        is_nullable: row.get(1),
+        has_default: row.get(2),
+        no_holder: if row.get(3) { "''" } else { "default" },
+    })
 }
 
 /// What the type of the fence column, or of the epoch's parameter, makes wrong whatever the statement says. Pure.
@@ -109,8 +125,36 @@ pub(super) async fn volatile(session: &Session, tables: &[Table], writers: &[Str
     let sql = "select oid::regclass || ' is UNLOGGED: after a crash it is empty; ALTER TABLE … SET LOGGED' from pg_class where oid = any($1) and relpersistence = 'u' \
                union all select 'writer role ' || quote_ident(r.rolname) || ' has synchronous_commit off: after a crash the database may have forgotten its fence' \
                  from pg_db_role_setting s join pg_roles r on r.oid = s.setrole cross join lateral unnest(s.setconfig) t \
-                 where r.rolname::text = any($2) and t in ('synchronous_commit=off', 'synchronous_commit=false', 'synchronous_commit=0') limit 1";
+                 where r.rolname::text = any($2) and t like 'synchronous_commit=%' \
+                   and lower(t) not in ('synchronous_commit=on', 'synchronous_commit=local', 'synchronous_commit=remote_write', \
+                     'synchronous_commit=remote_apply', 'synchronous_commit=true', 'synchronous_commit=yes', 'synchronous_commit=1') limit 1";
     let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
     let row = session.client.query_opt(sql, &[&oids, &writers]).await.map_err(|error| failed(&error))?;
     Ok(row.map(|row| row.get(0)))
+}
+
+/// The partitions of the declared tables, as schema and name.
+pub(super) async fn partitions(session: &Session, installed: &Installed) -> Result<Vec<(String, String)>, BackendError> {
+    let oids: Vec<u32> = installed.tables.iter().filter(|table| !table.is_root).map(|table| table.oid).collect();
+    let sql = "select n.nspname::text, c.relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = any($1)";
+    let rows = session.client.query(sql, &[&oids]).await.map_err(|error| failed(&error))?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+/// A trigger that may change the fence of some rows: what the reserved row shows need not hold for the others.
+pub(super) async fn meddling(session: &Session, table: &Table, declared: &ConditionalUpdate) -> Result<Option<String>, BackendError> {
+    // A body that never names the fence column and never replaces the row as a whole leaves the fence alone.
+    let sql = r"select quote_ident(t.tgname) from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_language l on l.oid = p.prolang
+                where t.tgrelid = $1 and not t.tgisinternal and t.tgenabled <> 'D' and (l.lanname <> 'plpgsql' or strpos(lower(p.prosrc), lower($2)) > 0
+                  or p.prosrc ~* '\mexecute\M' or ((t.tgtype & 1) = 1 and (p.prosrc ~* '\mnew\s*(:=|=|#=)' or p.prosrc ~* '\minto\s+(strict\s+)?new\M')))
+                order by 1 limit 1";
+    let row = session.client.query_opt(sql, &[&table.oid, &declared.fence_column]).await.map_err(|error| failed(&error))?;
+    Ok(row.map(|row| {
+        format!(
+            "trigger {} of {} may change {:?} of some rows, so what one row shows need not hold for the others: let it leave that column alone",
+            row.get::<_, String>(0),
+            table.name,
+            declared.fence_column
+        )
+    }))
 }

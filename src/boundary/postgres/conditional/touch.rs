@@ -4,12 +4,13 @@ use postgres_protocol::escape::escape_identifier;
 use tokio_postgres::types::ToSql;
 
 use super::{
+    Row,
     canary::{Prepared, Raw, Text, values},
     refused,
     statement::Statement,
 };
 use crate::{
-    api::{ConditionalUpdate, PostgresTable},
+    api::ConditionalUpdate,
     boundary::{
         BackendError,
         postgres::connect::{Session, failed},
@@ -18,16 +19,11 @@ use crate::{
 };
 
 /// Asks the server for the statement's plan: it changes one table, and touches none but these.
-pub(super) async fn explain(
-    on: &Prepared,
-    declared: &ConditionalUpdate,
-    tables: &[(String, String)],
-    (writer, key): (&str, &str),
-) -> Result<(), BackendError> {
+pub(super) async fn explain(on: &Prepared, declared: &ConditionalUpdate, row: &Row, writer: &str) -> Result<(), BackendError> {
     let sql = format!("explain (verbose, costs off, format json) {}", declared.statement);
     let claim = Claim::Made { foreign: false, epoch: "1".into(), holder: "probe-a".into(), sequence: 1 };
     // A payload of no type in particular: nothing is written.
-    let values: Vec<_> = values(&declared.parameters, key, &claim, String::new(), on.statement.params().len())
+    let values: Vec<_> = values(&declared.parameters, &row.key, &claim, String::new(), on.statement.params().len())
         .into_iter()
         .enumerate()
         .map(|(place, value)| if place + 1 == usize::from(declared.parameters.payload) { Text(None) } else { value })
@@ -39,7 +35,7 @@ pub(super) async fn explain(
     let said = said.map_err(|error| refused(format_args!(".statement: {}", failed(&error))))?;
     let text: Raw = said.try_get(0).map_err(|error| failed(&error))?;
     let plan: serde_json::Value = serde_json::from_str(&text.0).map_err(|error| refused(format_args!(".statement: no plan: {error}")))?;
-    let is_declared = |schema: &str, name: &str| tables.iter().any(|table| table.0 == schema && table.1 == name);
+    let is_declared = |schema: &str, name: &str| row.tables.iter().chain(&row.partitions).any(|table| table.0 == schema && table.1 == name);
     let mut changes = 0;
     match strange(&plan, &is_declared, &mut changes) {
         Some(what) => {
@@ -102,15 +98,34 @@ pub(super) async fn functions(session: &Session, statement: &Statement, schemas:
     Ok(())
 }
 
-/// The key's column belongs to the table that is written, and to no other that the statement reads.
-pub(super) async fn has_key(session: &Session, table: &PostgresTable, statement: &Statement) -> Result<(), BackendError> {
-    let sql = "select exists (select from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace \
-               where n.nspname = $1 and c.relname = $2 and a.attname = $3 and a.attnum > 0 and not a.attisdropped)";
-    let row = session.client.query_one(sql, &[&table.schema, &table.name, &statement.key]).await.map_err(|error| failed(&error))?;
-    if row.get(0) {
-        Ok(())
-    } else {
-        Err(refused(format_args!(".statement: its key {:?} is no column of the table that it writes: it is not run", statement.key)))
+/// The key tells one row: a unique index is on its column alone.
+pub(super) async fn has_key(session: &Session, row: &Row, statement: &Statement) -> Result<(), BackendError> {
+    let sql = "select exists (select from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0] \
+                 where i.indrelid = $1::text::regclass and a.attname = $2 and i.indnkeyatts = 1 and i.indisunique and i.indisvalid and i.indpred is null)";
+    let found = session.client.query_one(sql, &[&row.quoted(), &statement.key]).await.map_err(|error| failed(&error))?;
+    if found.get(0) {
+        return Ok(());
+    }
+    Err(refused(format_args!(
+        ".statement: its key {:?} is no column of {} with a unique index of its own, so it may touch more rows than one: it is not run",
+        statement.key,
+        row.quoted()
+    )))
+}
+
+/// Everything that the statement takes for a column is one: what is none would call a function, as `row.function` does.
+pub(super) async fn names(session: &Session, row: &Row, statement: &Statement) -> Result<(), BackendError> {
+    let names: Vec<&str> = statement.names.iter().map(String::as_str).collect();
+    let tables: Vec<String> =
+        row.tables.iter().map(|(schema, name)| format!("{}.{}", escape_identifier(schema), escape_identifier(name))).collect();
+    let sql = "select n from unnest($1::text[]) n where not exists (select from pg_attribute a \
+                 where a.attrelid in (select t::regclass from unnest($2::text[]) t) and a.attname = n and a.attnum > 0 and not a.attisdropped) limit 1";
+    match session.client.query_opt(sql, &[&names, &tables]).await.map_err(|error| failed(&error))? {
+        Some(row) => Err(refused(format_args!(
+            ".statement: {:?} is no column of its tables, so it could call a function: it is not run",
+            row.get::<_, String>(0)
+        ))),
+        None => Ok(()),
     }
 }
 
