@@ -14,6 +14,7 @@ use crate::{
     epoch::{Epoch, Holder},
 };
 
+pub mod kubernetes;
 pub mod memory;
 pub mod postgres;
 pub mod proof;
@@ -142,12 +143,16 @@ pub trait Backends: Send + Sync + fmt::Debug {
     fn backend(&self, boundary: &WriteBoundary) -> Option<Arc<dyn Backend>>;
 }
 
-/// Whether this version can drive such a boundary: not yet Kubernetes objects.
+/// Whether this version can drive such a boundary.
 pub fn is_built_in(spec: &WriteBoundarySpec) -> bool {
-    spec.type_ == BoundaryType::Postgres && spec.postgres.is_some()
+    match spec.type_ {
+        BoundaryType::Postgres => spec.postgres.is_some(),
+        BoundaryType::Kubernetes => spec.kubernetes.is_some(),
+        BoundaryType::External => false,
+    }
 }
 
-/// The backends of this version: PostgreSQL, by the managed guard or the application's own statement.
+/// The backends of this version: PostgreSQL, by the managed guard or the application's own statement, and Kubernetes objects.
 #[derive(Clone)]
 pub struct BuiltIn {
     client: Client,
@@ -155,7 +160,7 @@ pub struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// Backends whose Secrets are read with this client.
+    /// Backends that read Secrets and stamp objects with this client.
     pub fn new(client: Client) -> Self {
         Self { client, patience: Arc::default() }
     }
@@ -169,8 +174,12 @@ impl fmt::Debug for BuiltIn {
 
 impl Backends for BuiltIn {
     fn backend(&self, boundary: &WriteBoundary) -> Option<Arc<dyn Backend>> {
-        let spec = boundary.spec.postgres.as_ref().filter(|_| is_built_in(&boundary.spec))?;
         let (namespace, name) = (boundary.namespace()?, boundary.name_any());
+        let mode = boundary.spec.mode.unwrap_or(GuardMode::Observe);
+        if let Some(spec) = boundary.spec.kubernetes.as_ref().filter(|_| boundary.spec.type_ == BoundaryType::Kubernetes) {
+            return Some(Arc::new(kubernetes::Kubernetes::new(self.client.clone(), namespace, name, spec.clone(), mode)));
+        }
+        let spec = boundary.spec.postgres.as_ref().filter(|_| boundary.spec.type_ == BoundaryType::Postgres)?;
         let which = postgres::Which {
             namespace: &namespace,
             boundary: &name,
@@ -184,7 +193,6 @@ impl Backends for BuiltIn {
             let writes = boundary.spec.writes_per_epoch.unwrap_or(WritesPerEpoch::Many);
             return Some(Arc::new(postgres::Conditional::new(access, which, spec.clone(), declared, writes)));
         }
-        let mode = boundary.spec.mode.unwrap_or(GuardMode::Observe);
         Some(Arc::new(postgres::Postgres::new(access, which, spec.clone(), mode, Arc::clone(&self.patience))))
     }
 }

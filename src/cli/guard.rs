@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::{Failure, load};
 use crate::{
-    api::{GuardMode, WriteBoundary},
+    api::{BoundaryType, GuardMode, WriteBoundary},
     audit::schema,
     boundary::{
         is_built_in,
@@ -78,7 +78,7 @@ fn print(args: &Print) -> Result<u8, Failure> {
         }
         let boundary: WriteBoundary = serde_json::from_value(object.value)
             .map_err(|error| Failure::Other(format!("{place}: WriteBoundary {:?}: {error}", object.name)))?;
-        if is_built_in(&boundary.spec) && !boundary.spec.is_conditional() {
+        if boundary.spec.type_ == BoundaryType::Postgres && is_built_in(&boundary.spec) && !boundary.spec.is_conditional() {
             found.push((object.namespace, object.name, boundary.spec));
         }
     }

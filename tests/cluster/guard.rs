@@ -17,7 +17,7 @@ use crate::support::{
 use serde_json::{Value, json};
 
 /// A control plane with the chart's policies; the operator is ServiceAccount fencedlock in namespace fencedlock.
-static PLANE: LazyLock<Plane> = LazyLock::new(|| {
+pub static PLANE: LazyLock<Plane> = LazyLock::new(|| {
     let plane = Plane::start("guard");
     plane.install_crds();
     plane.kubectl(&["create", "namespace", "fencedlock"], "");

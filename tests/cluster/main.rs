@@ -15,6 +15,7 @@ mod election;
 mod epochs;
 mod faults;
 mod guard;
+mod objects;
 #[allow(dead_code, reason = "shared with tests/postgres, which uses the rest")]
 #[path = "../postgres/support/mod.rs"]
 mod pg;

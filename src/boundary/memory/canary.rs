@@ -94,6 +94,7 @@ impl MemoryCanary {
         claim: ClaimForm::Text,
         names_holder: true,
         judges_deletions: true,
+        judges_creations: true,
         stays_on_connection: true,
     };
 

@@ -99,6 +99,7 @@ impl Postgres {
         claim: ClaimForm::Text,
         names_holder: true,
         judges_deletions: true,
+        judges_creations: true,
         stays_on_connection: true,
     };
 

@@ -104,6 +104,8 @@ pub struct Profile {
     pub stays_on_connection: bool,
     /// Whether the guard judges deletions too. A single statement of an application does not: who else may delete is for the audit to find.
     pub judges_deletions: bool,
+    /// Whether the guard sees what is created. A policy that finds its objects by their labels does not see one without.
+    pub judges_creations: bool,
 }
 
 /// What a probe has to show.
@@ -131,6 +133,7 @@ pub const fn right(probe: Probe, profile: &Profile) -> Right {
         (Probe::EnormousRefused | Probe::DigitBoundaryOrdered, ClaimForm::Identity) => {
             Right::NotApplicable("a request carries no epoch that could be wrong")
         }
+        (Probe::RecreatedRefused, _) if !profile.judges_creations => Right::Limit(LimitName::CreateNotFenced),
         (Probe::ForeignClaimRefused, _) if !profile.names_holder => Right::Limit(LimitName::EpochNotBoundToHolder),
         (Probe::CleanConnection, _) if !profile.stays_on_connection => Right::NotApplicable("a claim belongs to one request"),
         _ => Right::MustPass,

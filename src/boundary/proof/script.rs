@@ -280,6 +280,9 @@ impl Writer<'_> {
     }
 
     fn recreated(&mut self) {
+        if !self.counts(Probe::RecreatedRefused) {
+            return;
+        }
         let old = self.claim(9, "probe-b");
         if !self.profile.judges_deletions {
             self.write(Probe::RecreatedRefused, Kind::Upsert, old, Via::AfterRemoval, Expect::Rejected);

@@ -44,8 +44,17 @@ fn profiles() -> Vec<Profile> {
         for writes in [WritesPerEpoch::Once, WritesPerEpoch::Many, WritesPerEpoch::Sequenced] {
             for claim in [ClaimForm::Text, ClaimForm::Number, ClaimForm::Identity] {
                 for (names_holder, stays_on_connection) in [(true, true), (true, false), (false, false)] {
-                    let of_requests = Profile { contract, writes, claim, names_holder, stays_on_connection, judges_deletions: true };
+                    let of_requests = Profile {
+                        contract,
+                        writes,
+                        claim,
+                        names_holder,
+                        stays_on_connection,
+                        judges_deletions: true,
+                        judges_creations: true,
+                    };
                     all.push(of_requests);
+                    all.push(Profile { judges_creations: false, ..of_requests });
                     if claim == ClaimForm::Number {
                         all.push(Profile { judges_deletions: false, ..of_requests });
                     }
@@ -74,9 +83,9 @@ fn the_table_of_right_answers() {
     let mut wanted = managed;
     wanted[14] = "-";
     assert_eq!(column(&annotation), wanted);
-    let pod = Profile { claim: ClaimForm::Identity, stays_on_connection: false, ..MANAGED };
+    let pod = Profile { claim: ClaimForm::Identity, stays_on_connection: false, judges_creations: false, ..MANAGED };
     wanted = ["must"; 15];
-    (wanted[7], wanted[9], wanted[14]) = ("-", "-", "-");
+    (wanted[7], wanted[9], wanted[11], wanted[14]) = ("-", "-", "limit CreateNotFenced", "-");
     assert_eq!(column(&pod), wanted);
     // The classic conditional update, under each contract.
     let statement = Profile { claim: ClaimForm::Number, names_holder: false, stays_on_connection: false, ..MANAGED };

@@ -20,7 +20,7 @@ pub const PLAIN: &str = "application/json";
 /// Somebody who makes requests.
 #[derive(Clone)]
 pub struct Requester {
-    client: Client,
+    pub client: Client,
 }
 
 /// What came back.

@@ -71,6 +71,7 @@ impl Conditional {
             names_holder: self.declared.parameters.holder.is_some(),
             stays_on_connection: false,
             judges_deletions: false,
+            judges_creations: true,
         }
     }
 

@@ -1,0 +1,293 @@
+//! Kubernetes objects (design: boundaries.md section 4). The fence is on the guarded object itself, in labels and annotations; two policies of the
+//! chart compare the requester with it. Everything that knows this guard is in this folder and in `charts/fencedlock/files`.
+//!
+//! Start with [`Kubernetes`]. `stamp` is what an object carries, `targets` finds the objects, `activate` stamps them; `policies` is what has to be
+//! installed, `canary` what a proof writes to.
+
+use std::fmt;
+
+use futures::{FutureExt, future::BoxFuture};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+
+mod activate;
+mod canary;
+mod policies;
+mod stamp;
+mod targets;
+
+use activate::{Not, fence, is_ahead, stamp_all};
+use stamp::{Seen, Stamp};
+use targets::Found;
+
+use super::{
+    Activation, Ask, Backend, BackendError, Observation, Owner,
+    proof::{Answers, ClaimForm, Examination, Failure, NamedLimit, Outcome, Probe, Profile, run},
+};
+use crate::api::{ClaimKind, Contract, GuardMode, KubernetesBoundary, LimitName, Reacquire, WritesPerEpoch};
+
+/// How many targets are tried with a dry run in one examination.
+const TRIED: usize = 16;
+
+/// A boundary of Kubernetes objects.
+#[derive(Clone)]
+pub struct Kubernetes {
+    client: Client,
+    namespace: String,
+    name: String,
+    spec: KubernetesBoundary,
+    mode: GuardMode,
+}
+
+impl fmt::Debug for Kubernetes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kubernetes").field("boundary", &format_args!("{}/{}", self.namespace, self.name)).finish_non_exhaustive()
+    }
+}
+
+/// Who the operator is to the API server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Identity {
+    user: String,
+    /// The uid of its pod, when its token is bound to one.
+    pod_uid: Option<String>,
+}
+
+/// Controllers that write to objects of a kind whoever owns the lock, by group and plural: exempt by default, and listed in the status.
+const DEFAULT_EXEMPTIONS: [(&str, &str, &[&str]); 6] = [
+    ("apps", "deployments", &["system:serviceaccount:kube-system:deployment-controller", "system:kube-controller-manager"]),
+    ("apps", "replicasets", &["system:serviceaccount:kube-system:replicaset-controller", "system:kube-controller-manager"]),
+    ("apps", "statefulsets", &["system:serviceaccount:kube-system:statefulset-controller", "system:kube-controller-manager"]),
+    ("apps", "daemonsets", &["system:serviceaccount:kube-system:daemon-set-controller", "system:kube-controller-manager"]),
+    ("batch", "jobs", &["system:serviceaccount:kube-system:job-controller", "system:kube-controller-manager"]),
+    ("batch", "cronjobs", &["system:serviceaccount:kube-system:cronjob-controller", "system:kube-controller-manager"]),
+];
+
+fn default_exemptions(found: &Found) -> &'static [&'static str] {
+    let is_it = |(group, plural, _): &&(&str, &str, _)| *group == found.kind.group && *plural == found.kind.plural;
+    DEFAULT_EXEMPTIONS.iter().find(is_it).map_or(&[], |(_, _, users)| users)
+}
+
+impl Kubernetes {
+    /// A boundary, as it is declared.
+    pub const fn new(client: Client, namespace: String, name: String, spec: KubernetesBoundary, mode: GuardMode) -> Self {
+        Self { client, namespace, name, spec, mode }
+    }
+
+    const fn profile(&self) -> Profile {
+        let (writes, claim) = match self.spec.claim {
+            ClaimKind::PodIdentity => (WritesPerEpoch::Many, ClaimForm::Identity),
+            ClaimKind::Annotation => (WritesPerEpoch::Sequenced, ClaimForm::Text),
+        };
+        let contract = match self.spec.reacquire {
+            Reacquire::NewProcess => Contract::AfterActivation,
+            Reacquire::Allow => Contract::AfterAcceptance,
+        };
+        Profile { contract, writes, claim, names_holder: true, stays_on_connection: false, judges_deletions: true, judges_creations: false }
+    }
+
+    async fn found(&self) -> Result<Vec<Found>, BackendError> {
+        if self.name.len() > stamp::MAX_NAME {
+            return Err(BackendError::Refused(format!(
+                "metadata.name: {:?} has more than {} characters, and a label cannot carry it: choose a shorter name",
+                self.name,
+                stamp::MAX_NAME
+            )));
+        }
+        targets::find(&self.client, &self.namespace, &self.spec.targets).await
+    }
+
+    fn stamps(&self, found: &[Found], owner: &Seen) -> Vec<Stamp> {
+        found.iter().map(|found| Stamp::new(&self.name, self.mode, &self.spec, owner, default_exemptions(found))).collect()
+    }
+
+    /// The fences of all targets; `None` for one that carries none.
+    fn fences(&self, found: &[Found]) -> Result<Vec<Option<Seen>>, String> {
+        found.iter().flat_map(|found| &found.objects).map(|object| stamp::read(object, &self.name)).collect()
+    }
+
+    async fn activate_now(&self, owner: &Owner) -> Result<Activation, BackendError> {
+        let uid = match (self.spec.claim, &owner.pod_uid) {
+            (ClaimKind::Annotation, _) => String::new(),
+            (ClaimKind::PodIdentity, Some(uid)) => uid.clone(),
+            (ClaimKind::PodIdentity, None) => {
+                return Err(BackendError::Refused(format!(
+                    "HolderPodUnknown: no single pod is known to be holder {:?}: let its identity be the pod's name or <pod>_<suffix> (and set \
+                     podNamespace of the coordinator), or use claim: Annotation",
+                    owner.holder.as_str()
+                )));
+            }
+        };
+        let wanted = Seen { epoch: owner.epoch, holder: owner.holder.as_str().to_owned(), uid };
+        let found = self.found().await?;
+        let seen = self.fences(&found).map_err(BackendError::Refused)?;
+        if let Some(ahead) = seen.into_iter().flatten().filter(|seen| is_ahead(seen, &wanted)).max() {
+            return Ok(Activation::Superseded(fence(&ahead)));
+        }
+        let stamps = self.stamps(&found, &wanted);
+        match stamp_all(&self.client, &self.namespace, &self.name, &found, &stamps, &wanted).await {
+            Ok(true) => Ok(Activation::Activated),
+            Ok(false) => Ok(Activation::Unchanged),
+            Err(Not::Ahead(seen)) => Ok(Activation::Superseded(fence(&seen))),
+            Err(Not::Failed(error)) => Err(error),
+        }
+    }
+
+    async fn identity(&self) -> Result<Identity, BackendError> {
+        let api: Api<SelfSubjectReview> = Api::all(self.client.clone());
+        let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await;
+        let info = review
+            .map_err(|error| BackendError::Unreachable(error.to_string()))?
+            .status
+            .and_then(|status| status.user_info)
+            .unwrap_or_default();
+        let pod_uid = info.extra.as_ref().and_then(|extra| extra.get("authentication.kubernetes.io/pod-uid")?.first().cloned());
+        Ok(Identity { user: info.username.unwrap_or_default(), pod_uid })
+    }
+
+    async fn observe_now(&self) -> Result<Observation, BackendError> {
+        let found = self.found().await?;
+        let highest = self.fences(&found).map_err(BackendError::Refused)?.into_iter().flatten().max();
+        let identity = self.identity().await?;
+        // Without the policies anybody could have written it.
+        let trusted = policies::look(&self.client, &identity.user).await?.wrong.is_none();
+        Ok(Observation { fence: highest.as_ref().map(fence), trusted })
+    }
+
+    async fn examine_now(&self, ask: &Ask) -> Result<Examination, BackendError> {
+        let identity = self.identity().await?;
+        let policies = policies::look(&self.client, &identity.user).await?;
+        let found = self.found().await?;
+        let (fences, shared) = match self.fences(&found) {
+            Ok(fences) => (fences, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        let lowest = fences.iter().min().cloned().flatten();
+        let mut examined = Examination {
+            profile: self.profile(),
+            server: format!("policies {}", policies.uids),
+            guard: policies.hash.clone(),
+            guard_altered: policies.wrong.clone().filter(|_| !policies.is_absent || ask.is_known),
+            shared,
+            answers: None,
+            bypasses: Vec::new(),
+            not_durable: None,
+            limits: self.limits(&found, policies.carries),
+            fence: lowest.as_ref().map(fence),
+            refused: None,
+            last_refused: None,
+            notes: notes(&found, &policies),
+            unfinished: policies.wrong.filter(|_| policies.is_absent && !ask.is_known),
+        };
+        if self.mode == GuardMode::Observe || examined.guard_altered.is_some() || examined.unfinished.is_some() || examined.shared.is_some()
+        {
+            return Ok(examined);
+        }
+        match self.probe(&identity, &found).await {
+            Ok(answers) => examined.answers = Some(answers),
+            Err(error) => examined.unfinished = Some(error.to_string()),
+        }
+        if examined.unfinished.is_none() {
+            // Nothing is green before all of it was looked for.
+            examined.unfinished = Some(
+                "who may change the policies, impersonate the owner, mint its tokens or enter its pod is not looked for by this version, so nothing is proven"
+                    .to_owned(),
+            );
+        }
+        Ok(examined)
+    }
+
+    async fn probe(&self, identity: &Identity, found: &[Found]) -> Result<Answers, BackendError> {
+        let mut canary = canary::ObjectCanary::new(&self.client, identity, &self.namespace, &self.name, &self.spec)?;
+        let run_id = format!("{:x}", std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos());
+        let mut answers = run::run(&mut canary, &self.profile(), &run_id).await;
+        canary.remove().await?;
+        answers.extend(self.on_targets(found, &run_id).await);
+        Ok(answers)
+    }
+
+    /// Dry runs on the real targets: the operator owns none of them, and has to be refused.
+    async fn on_targets(&self, found: &[Found], run_id: &str) -> Answers {
+        let mut answers = Answers::default();
+        let mut targets = Vec::new();
+        for found in found {
+            targets.extend(found.objects.iter().filter(|object| stamp::boundary_of(object).is_some()).map(|object| (found, object)));
+        }
+        for (found, object) in targets.into_iter().take(TRIED) {
+            let name = object.name.clone().unwrap_or_default();
+            let change = json!({"metadata": {"annotations": {"fencedlock-probe": run_id}}});
+            let params = PatchParams { dry_run: true, ..PatchParams::default() };
+            let what = format!("{} {name:?}, dry run: a write by the operator, who does not own it", found.resource());
+            let outcome = match found.api(&self.client, &self.namespace).patch_metadata(&name, &params, &Patch::Merge(change)).await {
+                Ok(_) => Outcome::Failed(Failure::Accepted, format!("{what} would be accepted")),
+                Err(kube::Error::Api(status)) if canary::is_rejection(&status) => Outcome::Passed,
+                Err(kube::Error::Api(status)) if status.code == 404 => continue,
+                Err(error) => Outcome::Inconclusive(format!("{what}: {error}")),
+            };
+            answers.add(Probe::StaleRefused, outcome);
+        }
+        answers
+    }
+
+    fn limits(&self, found: &[Found], carries: bool) -> Vec<NamedLimit> {
+        let mut limits = Vec::new();
+        let scaled: Vec<_> =
+            found.iter().filter(|found| found.subresources.iter().any(|part| part == "scale")).map(Found::resource).collect();
+        if !scaled.is_empty() {
+            let detail = format!(
+                "{}/scale is another kind of object, which carries no fence: whoever may update it can scale the target",
+                scaled.join(", ")
+            );
+            limits.push(NamedLimit { name: LimitName::ScaleNotFenced, detail });
+        }
+        if !carries && self.spec.claim == ClaimKind::PodIdentity {
+            let detail = "this cluster has no MutatingAdmissionPolicy v1 (Kubernetes 1.36): an owner that PUTs objects built from scratch is refused".to_owned();
+            limits.push(NamedLimit { name: LimitName::WholeObjectWritersRefused, detail });
+        }
+        limits
+    }
+}
+
+fn notes(found: &[Found], policies: &policies::Policies) -> Vec<String> {
+    let mut notes = Vec::new();
+    let objects: usize = found.iter().map(|found| found.objects.len()).sum();
+    notes.push(format!("{objects} object{}", if objects == 1 { "" } else { "s" }));
+    let missing: Vec<_> =
+        found.iter().flat_map(|found| found.missing.iter().map(move |name| format!("{} {name:?}", found.resource()))).collect();
+    if !missing.is_empty() {
+        notes.push(format!(
+            "not there, and fenced when {} created: {}",
+            if missing.len() == 1 { "it is" } else { "they are" },
+            missing.join(", ")
+        ));
+    }
+    for found in found.iter().filter(|found| !default_exemptions(found).is_empty()) {
+        notes.push(format!(
+            "exempt on {}, because they write it whoever owns the lock: {}",
+            found.resource(),
+            default_exemptions(found).join(", ")
+        ));
+    }
+    if policies.operators.len() > 1 {
+        notes.push(format!("fences may be moved by {}", policies.operators.join(", ")));
+    }
+    notes
+}
+
+impl Backend for Kubernetes {
+    fn observe(&self) -> BoxFuture<'_, Result<Observation, BackendError>> {
+        self.observe_now().boxed()
+    }
+
+    fn activate<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Activation, BackendError>> {
+        self.activate_now(owner).boxed()
+    }
+
+    fn examine<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>> {
+        self.examine_now(ask).boxed()
+    }
+}

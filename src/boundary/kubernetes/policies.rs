@@ -1,0 +1,283 @@
+//! The chart's policies as they are in the cluster, against what this version of fencedlock ships. The operator has no right to change them.
+
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DynamicObject},
+    core::GroupVersionKind,
+};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::boundary::BackendError;
+
+const GUARD: &str = include_str!("../../../charts/fencedlock/files/guard.yaml");
+const CARRY: &str = include_str!("../../../charts/fencedlock/files/carry.yaml");
+/// What the chart replaces by the operators' user names.
+const OPERATORS: &str = "[OPERATORS]";
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Policies {
+    /// What is missing or changed, and what to do.
+    pub(super) wrong: Option<String>,
+    /// Whether none of the guard is there at all.
+    pub(super) is_absent: bool,
+    /// Whether owners that write whole objects are carried.
+    pub(super) carries: bool,
+    /// Who may move fences, by user name.
+    pub(super) operators: Vec<String>,
+    /// A hash of everything that is in force.
+    pub(super) hash: String,
+    /// The uids of the objects: another cluster has others.
+    pub(super) uids: String,
+}
+
+/// One object that the chart installs.
+struct Expected {
+    resource: ApiResource,
+    name: String,
+    spec: Value,
+    is_carry: bool,
+}
+
+fn expected() -> Vec<Expected> {
+    let of = |text: &str, is_carry: bool| -> Vec<Expected> {
+        text.split("\n---\n")
+            .filter_map(|document| serde_saphyr::from_str::<Value>(document).ok())
+            .filter_map(|mut value| {
+                let kind = value["kind"].as_str()?.to_owned();
+                let plural = if kind.ends_with("Binding") {
+                    format!("{}s", kind.to_lowercase())
+                } else {
+                    kind.to_lowercase().replace("policy", "policies")
+                };
+                let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", &kind);
+                let name = value["metadata"]["name"].as_str()?.to_owned();
+                Some(Expected { resource: ApiResource::from_gvk_with_plural(&gvk, &plural), name, spec: value["spec"].take(), is_carry })
+            })
+            .collect()
+    };
+    of(GUARD, false).into_iter().chain(of(CARRY, true)).collect()
+}
+
+/// Reads everything.
+///
+/// # Errors
+/// When the operator may not, or the API server cannot be reached.
+pub(super) async fn look(client: &Client, user: &str) -> Result<Policies, BackendError> {
+    let mut there = Vec::new();
+    for expected in expected() {
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &expected.resource);
+        let found = match api.get_opt(&expected.name).await {
+            Ok(found) => found,
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                return Err(BackendError::Refused(format!(
+                    "the operator may not get {} {:?}: install the chart with guard.enabled, which also gives it that right",
+                    expected.resource.plural, expected.name
+                )));
+            }
+            Err(error) => return Err(BackendError::Unreachable(error.to_string())),
+        };
+        there.push((expected, found));
+    }
+    Ok(compare(&there, user))
+}
+
+fn compare(there: &[(Expected, Option<DynamicObject>)], user: &str) -> Policies {
+    let mut policies =
+        Policies { is_absent: there.iter().all(|(expected, found)| expected.is_carry || found.is_none()), ..Policies::default() };
+    let specs = there.iter().filter_map(|(_, found)| found.as_ref()).map(|found| found.data["spec"].to_string());
+    policies.hash = format!("sha256:{}", hash(specs));
+    policies.uids =
+        hash(there.iter().filter_map(|(_, found)| found.as_ref()).map(|found| found.uid().unwrap_or_default()))[..16].to_owned();
+    let list = there.iter().find_map(|(_, found)| operators(found.as_ref()?));
+    policies.operators = list
+        .iter()
+        .flat_map(|list| list.trim_matches(['[', ']']).split(','))
+        .map(|name| name.trim().trim_matches('\'').to_owned())
+        .collect();
+    policies.carries = there.iter().filter(|(expected, _)| expected.is_carry).all(|(_, found)| found.is_some());
+    let again = "upgrade the chart, or apply its policies again";
+    policies.wrong = there.iter().find_map(|(expected, found)| {
+        let what = format!("{} {:?}", expected.resource.kind, expected.name);
+        match found {
+            None if expected.is_carry => None,
+            None => Some(format!("{what} is not there: {again}")),
+            Some(found) => {
+                let wanted = substituted(&expected.spec, list.as_deref().unwrap_or(OPERATORS));
+                let part = differs(&wanted, &found.data["spec"])?;
+                Some(format!("{what} is not as this version makes it ({part}): {again}"))
+            }
+        }
+    });
+    if policies.wrong.is_none() && !policies.operators.iter().any(|operator| operator == user) {
+        policies.wrong =
+            Some(format!("the policies name {} as operators, and not {user}, who this is: {again}", policies.operators.join(", ")));
+    }
+    policies
+}
+
+fn hash(texts: impl Iterator<Item = String>) -> String {
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update(text.len().to_be_bytes());
+        hash.update(text);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The list of operators in a guard policy, as it is written.
+fn operators(policy: &DynamicObject) -> Option<String> {
+    let variables = policy.data["spec"]["variables"].as_array()?;
+    let expression = variables.iter().find(|variable| variable["name"] == "operator")?["expression"].as_str()?;
+    expression.strip_prefix("request.userInfo.username in ").map(str::to_owned)
+}
+
+fn substituted(spec: &Value, list: &str) -> Value {
+    match spec {
+        Value::String(text) => Value::String(text.replace(OPERATORS, list)),
+        Value::Array(items) => items.iter().map(|item| substituted(item, list)).collect(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), substituted(value, list))).collect(),
+        other => other.clone(),
+    }
+}
+
+/// The path of the first difference. What the API server adds as a default is written out in the files.
+fn differs(wanted: &Value, found: &Value) -> Option<String> {
+    match (wanted, found) {
+        (Value::Object(wanted), Value::Object(found)) => {
+            let missing = wanted.keys().find(|key| !found.contains_key(*key)).cloned();
+            let added = found.keys().find(|key| !wanted.contains_key(*key)).cloned();
+            missing.or(added).or_else(|| {
+                wanted.iter().find_map(|(key, value)| {
+                    differs(value, &found[key]).map(|part| if part.is_empty() { key.clone() } else { format!("{key}.{part}") })
+                })
+            })
+        }
+        (Value::Array(wanted), Value::Array(found)) if wanted.len() == found.len() => {
+            wanted.iter().zip(found).enumerate().find_map(|(place, (wanted, found))| {
+                let name = wanted["name"].as_str().map_or_else(|| place.to_string(), str::to_owned);
+                differs(wanted, found).map(|part| if part.is_empty() { name.clone() } else { format!("{name}.{part}") })
+            })
+        }
+        _ => (wanted != found).then(String::new),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn installed(change: impl Fn(&str, &mut Value)) -> Vec<(Expected, Option<DynamicObject>)> {
+        let found = |expected: &Expected| {
+            let mut spec = substituted(&expected.spec, "['system:serviceaccount:fencedlock:fencedlock', 'other']");
+            change(&expected.name, &mut spec);
+            let object = DynamicObject::new(&expected.name, &expected.resource).data(serde_json::json!({ "spec": spec }));
+            (!spec.is_null()).then_some(object)
+        };
+        expected()
+            .into_iter()
+            .map(|expected| {
+                let found = found(&expected);
+                (expected, found)
+            })
+            .collect()
+    }
+
+    const USER: &str = "system:serviceaccount:fencedlock:fencedlock";
+
+    #[test]
+    fn what_the_chart_ships_is_in_order() {
+        let kinds: Vec<_> = expected().iter().map(|e| (e.resource.plural.clone(), e.name.clone())).collect();
+        let wanted = [
+            ("validatingadmissionpolicies", "fencedlock-guard"),
+            ("validatingadmissionpolicybindings", "fencedlock-guard"),
+            ("validatingadmissionpolicybindings", "fencedlock-observe"),
+            ("mutatingadmissionpolicies", "fencedlock-carry"),
+            ("mutatingadmissionpolicybindings", "fencedlock-carry"),
+        ];
+        assert_eq!(kinds, wanted.map(|(plural, name)| (plural.to_owned(), name.to_owned())));
+        let policies = compare(&installed(|_, _| {}), USER);
+        assert_eq!((policies.wrong, policies.is_absent, policies.carries), (None, false, true));
+        assert_eq!(policies.operators, [USER, "other"]);
+    }
+
+    #[test]
+    fn every_change_is_named() {
+        type Change = fn(&str, &mut Value);
+        let changes: [(Change, &str); 7] = [
+            (
+                |name, spec| {
+                    if name == "fencedlock-guard" && !spec["validationActions"].is_null() {
+                        spec["validationActions"] = serde_json::json!(["Audit"]);
+                    }
+                },
+                "validationActions.0",
+            ),
+            (
+                |name, spec| {
+                    if name == "fencedlock-guard" && !spec["failurePolicy"].is_null() {
+                        spec["failurePolicy"] = "Ignore".into();
+                    }
+                },
+                "failurePolicy",
+            ),
+            (
+                |_, spec| {
+                    if !spec["validations"].is_null() {
+                        spec["validations"][1]["expression"] = "true".into();
+                    }
+                },
+                "validations.1.expression",
+            ),
+            (
+                |_, spec| {
+                    if !spec["variables"].is_null() {
+                        spec["variables"][0]["expression"] = "{}".into();
+                    }
+                },
+                "variables.oldL.expression",
+            ),
+            (
+                |_, spec| {
+                    if !spec["validations"].is_null() {
+                        spec["matchConditions"] = serde_json::json!([{"name": "x", "expression": "false"}]);
+                    }
+                },
+                "matchConditions",
+            ),
+            (
+                |name, spec| {
+                    if name == "fencedlock-observe" {
+                        *spec = Value::Null;
+                    }
+                },
+                "\"fencedlock-observe\" is not there",
+            ),
+            (
+                |_, spec| {
+                    if !spec["mutations"].is_null() {
+                        spec["failurePolicy"] = "Ignore".into();
+                    }
+                },
+                "MutatingAdmissionPolicy \"fencedlock-carry\"",
+            ),
+        ];
+        for (change, wanted) in changes {
+            let said = compare(&installed(change), USER).wrong.unwrap_or_else(|| panic!("{wanted}: nothing is said"));
+            assert!(said.contains(wanted), "{wanted}: {said}");
+        }
+        assert!(compare(&installed(|_, _| {}), "somebody").wrong.unwrap().contains("and not somebody"));
+        let none = compare(&installed(|_, spec| *spec = Value::Null), USER);
+        assert!(none.is_absent && !none.carries && none.wrong.is_some());
+        let older = compare(
+            &installed(|name, spec| {
+                if name == "fencedlock-carry" {
+                    *spec = Value::Null;
+                }
+            }),
+            USER,
+        );
+        assert_eq!((older.wrong, older.carries), (None, false));
+    }
+}

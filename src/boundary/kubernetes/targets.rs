@@ -1,0 +1,132 @@
+//! Which objects a boundary names, found in the cluster: their kinds by discovery, their metadata by name or label. Nothing but metadata is read.
+
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, ListParams, ObjectMeta},
+    core::GroupVersionKind,
+};
+
+use crate::{api::KubernetesTarget, boundary::BackendError};
+
+/// How many objects one listing asks for.
+const PAGE: u32 = 500;
+
+/// What one entry of `spec.kubernetes.targets` names.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) kind: ApiResource,
+    /// Subresources that discovery lists, by their last part.
+    pub(super) subresources: Vec<String>,
+    pub(super) objects: Vec<ObjectMeta>,
+    /// Names that no object has.
+    pub(super) missing: Vec<String>,
+}
+
+impl Found {
+    pub(super) fn api(&self, client: &Client, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(client.clone(), namespace, &self.kind)
+    }
+
+    /// The kind as kubectl spells it.
+    pub(super) fn resource(&self) -> String {
+        if self.kind.group.is_empty() { self.kind.plural.clone() } else { format!("{}.{}", self.kind.plural, self.kind.group) }
+    }
+}
+
+/// Kinds whose labels are copied to objects that the cluster writes itself, or whose fencing could stop elections.
+const REFUSED: [(&str, &str, &str); 5] = [
+    ("coordination.k8s.io", "leases", "fencing Leases could stop the elections that they are for"),
+    ("", "services", "the cluster copies its labels to EndpointSlices, and could not write those any more"),
+    ("", "endpoints", "the cluster copies its labels to EndpointSlices, and could not write those any more"),
+    ("discovery.k8s.io", "endpointslices", "the cluster writes them itself"),
+    ("", "events", "everybody writes them"),
+];
+
+/// Finds everything.
+///
+/// # Errors
+/// Names the field, or the right that is missing.
+pub(super) async fn find(client: &Client, namespace: &str, targets: &[KubernetesTarget]) -> Result<Vec<Found>, BackendError> {
+    let mut all = Vec::new();
+    for (place, target) in targets.iter().enumerate() {
+        let field = format!("spec.kubernetes.targets[{place}]");
+        if let Some((_, _, why)) = REFUSED.iter().find(|(group, resource, _)| *group == target.group && *resource == target.resource) {
+            return Err(BackendError::Refused(format!("{field}.resource: {} cannot be a target: {why}", target.resource)));
+        }
+        let (kind, subresources) = kind(client, target, &field).await?;
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
+        let (mut objects, mut missing) = (Vec::new(), Vec::new());
+        for name in &target.names {
+            match api.get_metadata_opt(name).await.map_err(|error| failed(&error, "get", target, namespace))? {
+                Some(object) => objects.push(object.metadata),
+                None => missing.push(name.clone()),
+            }
+        }
+        if let Some(selector) = &target.selector {
+            objects = list(&api, selector).await.map_err(|error| failed(&error, "list", target, namespace))?;
+        }
+        all.push(Found { kind, subresources, objects, missing });
+    }
+    Ok(all)
+}
+
+async fn list(api: &Api<DynamicObject>, selector: &str) -> Result<Vec<ObjectMeta>, kube::Error> {
+    let mut params = ListParams::default().labels(selector).limit(PAGE);
+    let mut objects = Vec::new();
+    loop {
+        let page = api.list_metadata(&params).await?;
+        objects.extend(page.items.into_iter().map(|object| object.metadata));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(objects),
+        }
+    }
+}
+
+/// The kind behind a group and a plural, in the version that the API server prefers, and its subresources.
+async fn kind(client: &Client, target: &KubernetesTarget, field: &str) -> Result<(ApiResource, Vec<String>), BackendError> {
+    let unreachable = |error: kube::Error| BackendError::Unreachable(error.to_string());
+    let version = if target.group.is_empty() {
+        "v1".to_owned()
+    } else {
+        let groups = client.list_api_groups().await.map_err(unreachable)?;
+        let group = groups.groups.into_iter().find(|group| group.name == target.group);
+        let preferred = group.and_then(|group| group.preferred_version.map(|version| version.version));
+        preferred.ok_or_else(|| BackendError::Refused(format!("{field}.group: the API server serves no group {:?}", target.group)))?
+    };
+    let served = if target.group.is_empty() {
+        client.list_core_api_resources(&version).await
+    } else {
+        client.list_api_group_resources(&format!("{}/{version}", target.group)).await
+    };
+    let served = served.map_err(unreachable)?.resources;
+    let of = served.iter().find(|resource| resource.name == target.resource).ok_or_else(|| {
+        let group = if target.group.is_empty() { "the core group".to_owned() } else { format!("group {:?}", target.group) };
+        BackendError::Refused(format!(
+            "{field}.resource: the API server serves no {:?} in {group}: write the plural that `kubectl api-resources` shows",
+            target.resource
+        ))
+    })?;
+    if !of.namespaced {
+        return Err(BackendError::Refused(format!(
+            "{field}.resource: {} are not in namespaces, and a boundary guards what is in its own",
+            of.name
+        )));
+    }
+    let prefix = format!("{}/", of.name);
+    let subresources = served.iter().filter_map(|resource| resource.name.strip_prefix(&prefix)).map(str::to_owned).collect();
+    let gvk = GroupVersionKind::gvk(&target.group, &version, &of.kind);
+    Ok((ApiResource::from_gvk_with_plural(&gvk, &of.name), subresources))
+}
+
+/// What the API server said, in words that name the right that is missing.
+pub(super) fn failed(error: &kube::Error, verb: &str, target: &KubernetesTarget, namespace: &str) -> BackendError {
+    let what = if target.group.is_empty() { target.resource.clone() } else { format!("{}.{}", target.resource, target.group) };
+    match error {
+        kube::Error::Api(status) if status.code == 403 && !status.message.contains("fencedlock: ") => BackendError::Refused(format!(
+            "the operator may not {verb} {what} in namespace {namespace}: bind a Role that lets its ServiceAccount get, list and patch them"
+        )),
+        kube::Error::Api(status) => BackendError::Refused(format!("{verb} {what}: {}", status.message)),
+        other => BackendError::Unreachable(other.to_string()),
+    }
+}

@@ -1,0 +1,369 @@
+//! Kubernetes objects as a write boundary: the operator stamps them before a new owner starts, with the rights that the chart and the team give it,
+//! as a pod whose token is bound to it.
+
+use std::{
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use crate::{
+    guard::PLANE,
+    support::{
+        Lab,
+        lab::{Running, condition_of},
+        lease::at,
+        plane::tool,
+        requests::{PLAIN, Requester},
+    },
+};
+use fencedlock::{
+    api::{
+        BoundaryVerdict, GuardMode, KubernetesBoundary, LimitName, WriteBoundary, WriteBoundaryStatus, conditions::boundary as on_boundary,
+        conditions::lock as on,
+    },
+    boundary::{
+        Activation, Ask, Backend, BuiltIn, Owner,
+        kubernetes::Kubernetes,
+        proof::{Outcome, Probe, Right, conclude, right},
+    },
+    epoch::{Epoch, Holder},
+    operator::{Scope, Settings},
+};
+use k8s_openapi::jiff::Timestamp;
+use kube::{
+    Client,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use sha2::Digest;
+
+/// A namespace with workers' pods and a ConfigMap, and an operator's client that is bound to a pod.
+struct Objects {
+    lab: Lab,
+    operator: Client,
+    /// The uid of the operator's pod.
+    pod_uid: String,
+}
+
+impl Objects {
+    async fn new() -> Self {
+        let objects = Self::without_rights().await;
+        objects.team_binds("configmaps", &["get", "list", "patch"]);
+        objects
+    }
+
+    /// The chart's rights, and not yet the team's.
+    async fn without_rights() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let lab = Lab::on(&PLANE).await;
+        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/fencedlock");
+        let output = Command::new(tool("helm"))
+            .args(["template", "fencedlock", chart, "--namespace", "fencedlock", "--set", &format!("namespaces={{{}}}", lab.namespace)])
+            .args(["--show-only", "templates/rbac.yaml"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        PLANE.kubectl(&["apply", "-f", "-"], &String::from_utf8(output.stdout).unwrap());
+        let pod = |name: &str, account: &str| {
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+                   "spec": {"serviceAccountName": account, "containers": [{"name": "c", "image": "x"}]}})
+        };
+        let items = json!({"apiVersion": "v1", "kind": "List", "items": [
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "worker"}},
+            {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "worker"},
+             "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]},
+            {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "worker"},
+             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "worker"},
+             "subjects": [{"kind": "ServiceAccount", "name": "worker", "namespace": lab.namespace}]},
+            pod("worker-a", "worker"), pod("worker-b", "worker"),
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web", "labels": {"app": "web"}}, "data": {"owner": "none"}}]});
+        PLANE.kubectl(&["apply", "-n", &lab.namespace, "-f", "-"], &items.to_string());
+        let name = format!("operator-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        PLANE.kubectl(&["apply", "-n", "fencedlock", "-f", "-"], &pod(&name, "fencedlock").to_string());
+        let uid = PLANE.kubectl(&["get", "pod", &name, "-n", "fencedlock", "-o", "jsonpath={.metadata.uid}"], "");
+        let operator = Requester::account(&PLANE, &lab.admin, "fencedlock", "fencedlock", Some((&name, &uid))).await.client;
+        Self { lab, operator, pod_uid: uid }
+    }
+
+    /// What a team does to let the operator fence its objects.
+    fn team_binds(&self, resource: &str, verbs: &[&str]) {
+        let namespace = &self.lab.namespace;
+        PLANE.kubectl(
+            &[
+                "create",
+                "role",
+                &format!("fence-{resource}"),
+                "-n",
+                namespace,
+                &format!("--resource={resource}"),
+                &format!("--verb={}", verbs.join(",")),
+            ],
+            "",
+        );
+        PLANE.kubectl(
+            &[
+                "create",
+                "rolebinding",
+                &format!("fence-{resource}"),
+                "-n",
+                namespace,
+                &format!("--role=fence-{resource}"),
+                "--serviceaccount=fencedlock:fencedlock",
+            ],
+            "",
+        );
+    }
+
+    fn uid(&self, pod: &str) -> String {
+        PLANE.kubectl(&["get", "pod", pod, "-n", &self.lab.namespace, "-o", "jsonpath={.metadata.uid}"], "")
+    }
+
+    async fn worker(&self, pod: &str) -> Requester {
+        Requester::account(&PLANE, &self.lab.admin, &self.lab.namespace, "worker", Some((pod, &self.uid(pod)))).await
+    }
+
+    fn web(&self) -> String {
+        format!("/api/v1/namespaces/{}/configmaps/web", self.lab.namespace)
+    }
+
+    fn backend(&self, spec: Value, mode: GuardMode) -> Kubernetes {
+        let spec: KubernetesBoundary = serde_json::from_value(spec).unwrap();
+        Kubernetes::new(self.operator.clone(), self.lab.namespace.clone(), "objects".into(), spec, mode)
+    }
+
+    fn run(&self) -> Running {
+        let scope = Scope::Namespaces(vec![self.lab.namespace.clone()]);
+        let settings = Settings { scope, ..Settings::default() };
+        self.lab.operator_set(self.operator.clone(), settings, std::sync::Arc::new(BuiltIn::new(self.operator.clone())))
+    }
+
+    async fn declare(&self, kubernetes: Value) {
+        let boundary = json!({"lockRef": {"name": "a"}, "type": "Kubernetes", "mode": "Enforce", "proof": {"interval": "10s", "maxAge": "30s"}, "kubernetes": kubernetes});
+        self.lab.declare_boundary("objects", boundary).await;
+        let lock = json!({"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": "a"}}, "writeBoundaries": ["objects"]});
+        self.lab.declare_spec("a", lock).await;
+    }
+
+    async fn until_verdict(&self, verdict: BoundaryVerdict, reason: &str) -> WriteBoundaryStatus {
+        let is = |b: Option<&WriteBoundary>| {
+            b.and_then(|b| b.status.as_ref()).is_some_and(|s| s.verdict == Some(verdict) && s.reason.as_deref() == Some(reason))
+        };
+        self.lab.until_boundary("objects", &format!("{verdict:?} {reason}"), is).await.status.unwrap()
+    }
+}
+
+fn spec(claim: &str) -> Value {
+    json!({"claim": claim, "targets": [{"resource": "configmaps", "names": ["web"]}]})
+}
+
+fn owner(epoch: u64, holder: &str, uid: Option<String>) -> Owner {
+    Owner { epoch: Epoch::new(epoch).unwrap(), holder: Holder::new(holder).unwrap(), pod_uid: uid }
+}
+
+fn data(owner: &str) -> Value {
+    json!({"data": {"owner": owner}})
+}
+
+/// The whole way: an unmodified writer that lost the lock is refused by the API server, and gets in again when it owns it again.
+#[tokio::test]
+async fn an_unmodified_writer_is_fenced_by_the_api_server() {
+    let objects = Objects::new().await;
+    let (a, b, web) = (objects.worker("worker-a").await, objects.worker("worker-b").await, objects.web());
+    let _operator = objects.run();
+    objects.declare(spec("PodIdentity")).await;
+    objects.lab.lease("a").put(Some("worker-a"), Some(0), at(0)).await;
+    objects.lab.until_active("a", 1, "worker-a").await;
+    assert_eq!(a.merge(&web, data("a")).await.status, 200);
+    let refused = b.merge(&web, data("b")).await;
+    assert!(refused.status == 403 && refused.message.contains("epoch 1 of write boundary objects belongs to worker-a"), "{refused:?}");
+    objects.lab.lease("a").put(Some("worker-b"), Some(1), at(1)).await;
+    objects.lab.until_active("a", 2, "worker-b").await;
+    let refused = a.merge(&web, data("late")).await;
+    assert!(refused.status == 403 && refused.message.contains("epoch 2 of write boundary objects belongs to worker-b"), "{refused:?}");
+    assert_eq!(b.merge(&web, data("b")).await.status, 200);
+    let status = objects.until_verdict(BoundaryVerdict::Unproven, "Inconclusive").await;
+    assert!(status.fence.as_ref().is_some_and(|fence| fence.epoch.get() == 2 && fence.holder == "worker-b"), "{status:?}");
+    let condition = |kind: &str| status.conditions.iter().find(|c| c.type_ == kind).unwrap_or_else(|| panic!("{kind}: {status:#?}"));
+    assert_eq!(condition(on_boundary::ACTIVATED).status, "True");
+    let stored = a.send("GET", &web, PLAIN, &Value::Null).await.body;
+    assert_eq!((stored["data"]["owner"].as_str(), stored["metadata"]["labels"]["app"].as_str()), (Some("b"), Some("web")));
+
+    // A target that is created later is fenced when it is seen.
+    PLANE.kubectl(
+        &[
+            "delete",
+            "configmap",
+            "web",
+            "-n",
+            &objects.lab.namespace,
+            "--as",
+            "system:kube-controller-manager",
+            "--as-group",
+            "system:masters",
+        ],
+        "",
+    );
+    let again = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web"}, "data": {"owner": "b again"}});
+    assert_eq!(b.send("POST", web.trim_end_matches("/web"), PLAIN, &again).await.status, 201);
+    let began = std::time::Instant::now();
+    while a.merge(&format!("{web}?dryRun=All"), data("late")).await.status != 403 {
+        assert!(began.elapsed() < Duration::from_secs(40), "it is never fenced");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(b.merge(&web, data("b once more")).await.status, 200);
+}
+
+/// Whom nobody can tell from others gets no grant: it is said why, and nothing that worked is taken away.
+#[tokio::test]
+async fn a_holder_that_is_no_pod_is_named_and_has_a_way_out() {
+    let objects = Objects::new().await;
+    let _operator = objects.run();
+    objects.declare(spec("PodIdentity")).await;
+    objects.lab.lease("a").put(Some("somebody"), Some(0), at(0)).await;
+    let said = |status: &fencedlock::api::FencedLockStatus| {
+        status.conditions.iter().any(|c| c.type_ == on::EPOCH_ACTIVE && c.status == "False" && c.message.contains("HolderPodUnknown"))
+    };
+    let lock = objects.lab.until("a", "HolderPodUnknown", said).await;
+    assert!(condition_of(lock.status.as_ref().unwrap(), on::EPOCH_ACTIVE).message.contains("claim: Annotation"));
+    assert_eq!(objects.worker("worker-a").await.merge(&objects.web(), data("a")).await.status, 200, "nothing is fenced yet");
+    let annotation = Patch::Merge(json!({"spec": {"kubernetes": {"claim": "Annotation"}}}));
+    objects.lab.boundaries().patch("objects", &PatchParams::default(), &annotation).await.unwrap();
+    objects.lab.until_active("a", 1, "somebody").await;
+    let claim = json!({"metadata": {"annotations": {"fencedlock.dev/claim": "1.1.somebody"}}, "data": {"owner": "somebody"}});
+    assert_eq!(objects.worker("worker-a").await.merge(&objects.web(), claim).await.status, 200);
+}
+
+/// Every probe that counts passes on the canary and on the targets, whichever way owners are recognised.
+#[tokio::test]
+async fn every_probe_that_counts_passes_on_what_the_chart_installs() {
+    for claim in ["PodIdentity", "Annotation"] {
+        let objects = Objects::new().await;
+        let backend = objects.backend(spec(claim), GuardMode::Enforce);
+        assert_eq!(backend.activate(&owner(7, "worker-a", Some(objects.uid("worker-a")))).await, Ok(Activation::Activated));
+        let examined = backend.examine(&Ask::default()).await.unwrap();
+        let answers = examined.answers.as_ref().unwrap_or_else(|| panic!("{claim}: {:?}", examined.unfinished));
+        for probe in Probe::ALL {
+            match right(probe, &examined.profile) {
+                Right::MustPass | Right::PassOrLimit(_) => assert_eq!(answers.of(probe), Some(&Outcome::Passed), "{claim}: {probe}"),
+                Right::Limit(limit) => assert_eq!(limit, LimitName::CreateNotFenced, "{claim}: {probe}"),
+                Right::NotApplicable(_) => {}
+            }
+        }
+        assert_eq!((examined.guard_altered, examined.shared), (None, None));
+        assert_eq!(examined.fence.as_ref().unwrap().owner(), (Epoch::new(7).unwrap(), "worker-a".to_owned()));
+        assert_eq!(
+            conclude(&backend.examine(&Ask::default()).await.unwrap(), None, Some(1), Timestamp::now()).1,
+            None,
+            "nothing is green yet"
+        );
+        let name = format!("{}/objects/{}", objects.lab.namespace, objects.pod_uid);
+        let suffix: String = sha2::Sha256::digest(name).iter().take(5).map(|byte| format!("{byte:02x}")).collect();
+        let left = PLANE.kubectl(&["get", "configmaps", "-n", "fencedlock", "-o", "name"], "");
+        assert!(!left.contains(&suffix), "{left}");
+    }
+}
+
+/// The fence goes up, and what is ahead is not passed.
+#[tokio::test]
+async fn an_activation_is_monotone_and_repeatable() {
+    let objects = Objects::new().await;
+    let backend = objects.backend(spec("PodIdentity"), GuardMode::Enforce);
+    let (a, b) = (objects.uid("worker-a"), objects.uid("worker-b"));
+    let activate = async |epoch: u64, holder: &str, uid: &str| backend.activate(&owner(epoch, holder, Some(uid.to_owned()))).await;
+    assert_eq!(activate(7, "worker-a", &a).await, Ok(Activation::Activated));
+    assert_eq!(activate(7, "worker-a", &a).await, Ok(Activation::Unchanged));
+    for (epoch, holder, uid) in [(6, "worker-b", &b), (7, "worker-b", &b), (7, "worker-a", &b)] {
+        let answer = activate(epoch, holder, uid).await;
+        assert!(matches!(&answer, Ok(Activation::Superseded(fence)) if fence.epoch.get() == 7), "{epoch} {holder}: {answer:?}");
+    }
+    assert_eq!(activate(8, "worker-b", &b).await, Ok(Activation::Activated));
+    let observed = backend.observe().await.unwrap();
+    assert_eq!((observed.fence.unwrap().owner(), observed.trusted), ((Epoch::new(8).unwrap(), "worker-b".to_owned()), true));
+    // Exemptions are changed under the same epoch, and withdrawn.
+    let mut exempting = spec("PodIdentity");
+    exempting["exemptions"] = json!([{"user": format!("system:serviceaccount:{}:worker", objects.lab.namespace), "reason": "r"}]);
+    let at_8 = owner(8, "worker-b", Some(b.clone()));
+    assert_eq!(objects.backend(exempting, GuardMode::Enforce).activate(&at_8).await, Ok(Activation::Activated));
+    assert_eq!(objects.worker("worker-a").await.merge(&objects.web(), data("exempt")).await.status, 200);
+    assert_eq!(backend.activate(&at_8).await, Ok(Activation::Activated));
+    assert_eq!(objects.worker("worker-a").await.merge(&objects.web(), data("late")).await.status, 403);
+    // Observing refuses nothing.
+    assert_eq!(objects.backend(spec("PodIdentity"), GuardMode::Observe).activate(&at_8).await, Ok(Activation::Activated));
+    assert_eq!(objects.worker("worker-a").await.merge(&objects.web(), data("observed")).await.status, 200);
+}
+
+/// Many targets, by label, stamped side by side; an activation that is broken off is finished by the next one.
+#[tokio::test]
+async fn many_targets_are_stamped_and_a_broken_off_activation_is_finished() {
+    let objects = Objects::new().await;
+    let items: Vec<Value> = (0..150)
+        .map(|n| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("many-{n}"), "labels": {"app": "many"}}}))
+        .collect();
+    PLANE.kubectl(
+        &["create", "-n", &objects.lab.namespace, "-f", "-"],
+        &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string(),
+    );
+    let backend = objects
+        .backend(json!({"claim": "PodIdentity", "targets": [{"resource": "configmaps", "selector": "app=many"}]}), GuardMode::Enforce);
+    let (a, b) = (objects.uid("worker-a"), objects.uid("worker-b"));
+    let stamped = |epoch: u64| {
+        let list = PLANE.kubectl(&["get", "configmaps", "-n", &objects.lab.namespace, "-l", "app=many", "-o", "json"], "");
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let is = |item: &&Value| item["metadata"]["annotations"]["fencedlock.dev/epoch"] == epoch.to_string();
+        list["items"].as_array().unwrap().iter().filter(is).count()
+    };
+    // Broken off as soon as some are stamped.
+    let at_7 = owner(7, "worker-a", Some(a));
+    let activation = backend.activate(&at_7);
+    let some = async {
+        while stamped(7) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! { _ = activation => {}, () = some => {} }
+    let examined = backend.examine(&Ask::default()).await.unwrap();
+    assert!(stamped(7) == 150 || examined.fence.is_none(), "a fence that is not everywhere is none");
+    backend.activate(&at_7).await.unwrap();
+    assert_eq!(stamped(7), 150);
+    assert_eq!(backend.activate(&owner(8, "worker-b", Some(b))).await, Ok(Activation::Activated));
+    assert_eq!(stamped(8), 150);
+    assert_eq!(backend.examine(&Ask::default()).await.unwrap().fence.unwrap().epoch.get(), 8);
+}
+
+/// Bad targets are named by their field, and a missing right by its verb.
+#[tokio::test]
+async fn what_is_wrong_with_targets_is_said() {
+    let objects = Objects::without_rights().await;
+    for (target, wanted) in [
+        (
+            json!({"resource": "nothings", "names": ["x"]}),
+            "spec.kubernetes.targets[0].resource: the API server serves no \"nothings\" in the core group",
+        ),
+        (
+            json!({"group": "nowhere.example", "resource": "x", "names": ["x"]}),
+            "spec.kubernetes.targets[0].group: the API server serves no group \"nowhere.example\"",
+        ),
+        (json!({"resource": "nodes", "names": ["x"]}), "nodes are not in namespaces"),
+        (json!({"resource": "services", "names": ["x"]}), "EndpointSlices"),
+        (json!({"group": "coordination.k8s.io", "resource": "leases", "names": ["x"]}), "stop the elections"),
+        (json!({"resource": "configmaps", "names": ["web"]}), "the operator may not get configmaps"),
+        (json!({"resource": "configmaps", "selector": "app=web"}), "the operator may not list configmaps"),
+    ] {
+        let backend = objects.backend(json!({"claim": "PodIdentity", "targets": [target]}), GuardMode::Enforce);
+        let said = backend.examine(&Ask::default()).await.unwrap_err().to_string();
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+    objects.team_binds("configmaps", &["get", "list"]);
+    let backend = objects.backend(spec("PodIdentity"), GuardMode::Enforce);
+    let said = backend.activate(&owner(1, "worker-a", Some(objects.uid("worker-a")))).await.unwrap_err().to_string();
+    assert!(said.contains("cannot patch resource \"configmaps\""), "{said}");
+    // An object belongs to one lock.
+    let objects = Objects::new().await;
+    let at_1 = owner(1, "worker-a", Some(objects.uid("worker-a")));
+    objects.backend(spec("PodIdentity"), GuardMode::Enforce).activate(&at_1).await.unwrap();
+    let spec: KubernetesBoundary = serde_json::from_value(spec("PodIdentity")).unwrap();
+    let other = Kubernetes::new(objects.operator.clone(), objects.lab.namespace.clone(), "other".into(), spec, GuardMode::Enforce);
+    assert!(other.activate(&at_1).await.unwrap_err().to_string().contains("one object belongs to one lock"));
+    assert!(other.examine(&Ask::default()).await.unwrap().shared.unwrap().contains("fenced by write boundary \"objects\""));
+}
