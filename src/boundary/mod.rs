@@ -14,6 +14,7 @@ use crate::{
     epoch::{Epoch, Holder},
 };
 
+mod digest;
 pub mod kubernetes;
 pub mod memory;
 pub mod postgres;

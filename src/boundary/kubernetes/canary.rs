@@ -11,7 +11,6 @@ use kube::{
     core::Status,
 };
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::{
     Identity,
@@ -21,6 +20,7 @@ use crate::{
     api::{ClaimKind, GuardMode, KubernetesBoundary},
     boundary::{
         BackendError,
+        digest::hash,
         proof::{
             run::{Answer, Canary, Raced, Write},
             script::{Claim, Kind, Race},
@@ -72,8 +72,7 @@ impl ObjectCanary {
                 "the operator's token is bound to no pod, so it cannot be the owner of anything: run it in the cluster".to_owned(),
             )
         })?;
-        let digest = Sha256::digest(format!("{namespace}/{name}/{uid}"));
-        let suffix: String = digest.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
+        let suffix = hash([namespace, name, uid.as_str()])[..10].to_owned();
         // Not the exemptions: who is exempt would be admitted.
         let spec = KubernetesBoundary { exemptions: Vec::new(), status_writers: Vec::new(), ..spec.clone() };
         Ok(Self {
@@ -111,19 +110,16 @@ impl ObjectCanary {
         let epoch = Epoch::new(self.epoch).map_err(|error| BackendError::Refused(error.to_string()))?;
         let seen = Seen { epoch, holder: holder.to_owned(), uid: uid.to_owned() };
         let stamp = Stamp::new(&self.boundary, GuardMode::Enforce, &self.spec, &seen, &[]);
-        match self.api.get_opt(&self.name).await.map_err(|error| failed(&error))? {
-            Some(object) => {
-                // Nobody else moves its fence.
-                let mut patch = stamp.patch(&object.metadata);
-                patch["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
-                self.api.patch(&self.name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(|error| failed(&error))?;
-            }
-            None => {
-                let mut object = stamp.patch(&kube::api::ObjectMeta::default());
-                object["metadata"]["name"] = Value::from(self.name.as_str());
-                let object: ConfigMap = serde_json::from_value(object).map_err(|error| BackendError::Refused(error.to_string()))?;
-                self.api.create(&PostParams::default(), &object).await.map_err(|error| failed(&error))?;
-            }
+        if let Some(object) = self.api.get_opt(&self.name).await.map_err(|error| failed(&error))? {
+            // Nobody else moves its fence.
+            let mut patch = stamp.patch(&object.metadata);
+            patch["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
+            self.api.patch(&self.name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(|error| failed(&error))?;
+        } else {
+            let mut object = stamp.patch(&kube::api::ObjectMeta::default());
+            object["metadata"]["name"] = Value::from(self.name.as_str());
+            let object: ConfigMap = serde_json::from_value(object).map_err(|error| BackendError::Refused(error.to_string()))?;
+            self.api.create(&PostParams::default(), &object).await.map_err(|error| failed(&error))?;
         }
         self.stamped = Some((holder.to_owned(), uid.to_owned()));
         Ok(())

@@ -26,7 +26,7 @@ use targets::Found;
 
 use super::{
     Activation, Ask, Backend, BackendError, Observation, Owner,
-    proof::{Answers, ClaimForm, Examination, Failure, NamedLimit, Outcome, Probe, Profile, run},
+    proof::{Answers, ClaimForm, Examination, Failure, Judges, NamedLimit, Outcome, Probe, Profile, run},
 };
 use crate::api::{ClaimKind, Contract, GuardMode, KubernetesBoundary, LimitName, Reacquire, WritesPerEpoch};
 
@@ -87,7 +87,7 @@ impl Kubernetes {
             Reacquire::NewProcess => Contract::AfterActivation,
             Reacquire::Allow => Contract::AfterAcceptance,
         };
-        Profile { contract, writes, claim, names_holder: true, stays_on_connection: false, judges_deletions: true, judges_creations: false }
+        Profile { contract, writes, claim, names_holder: true, stays_on_connection: false, judges: Judges::WhatIsThere }
     }
 
     async fn found(&self) -> Result<Vec<Found>, BackendError> {

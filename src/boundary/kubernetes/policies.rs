@@ -1,14 +1,13 @@
 //! The chart's policies as they are in the cluster, against what this version of fencedlock ships. The operator has no right to change them.
 
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client,
     api::{ApiResource, DynamicObject},
     core::GroupVersionKind,
 };
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
-use crate::boundary::BackendError;
+use crate::boundary::{BackendError, digest::hash};
 
 const GUARD: &str = include_str!("../../../charts/fencedlock/files/guard.yaml");
 const CARRY: &str = include_str!("../../../charts/fencedlock/files/carry.yaml");
@@ -86,10 +85,10 @@ pub(super) async fn look(client: &Client, user: &str) -> Result<Policies, Backen
 fn compare(there: &[(Expected, Option<DynamicObject>)], user: &str) -> Policies {
     let mut policies =
         Policies { is_absent: there.iter().all(|(expected, found)| expected.is_carry || found.is_none()), ..Policies::default() };
-    let specs = there.iter().filter_map(|(_, found)| found.as_ref()).map(|found| found.data["spec"].to_string());
-    policies.hash = format!("sha256:{}", hash(specs));
-    policies.uids =
-        hash(there.iter().filter_map(|(_, found)| found.as_ref()).map(|found| found.uid().unwrap_or_default()))[..16].to_owned();
+    let found: Vec<&DynamicObject> = there.iter().filter_map(|(_, found)| found.as_ref()).collect();
+    let specs: Vec<String> = found.iter().map(|found| found.data["spec"].to_string()).collect();
+    policies.hash = format!("sha256:{}", hash(specs.iter().map(String::as_str)));
+    hash(found.iter().map(|found| found.metadata.uid.as_deref().unwrap_or_default()))[..16].clone_into(&mut policies.uids);
     let list = there.iter().find_map(|(_, found)| operators(found.as_ref()?));
     policies.operators = list
         .iter()
@@ -115,15 +114,6 @@ fn compare(there: &[(Expected, Option<DynamicObject>)], user: &str) -> Policies 
             Some(format!("the policies name {} as operators, and not {user}, who this is: {again}", policies.operators.join(", ")));
     }
     policies
-}
-
-fn hash(texts: impl Iterator<Item = String>) -> String {
-    let mut hash = Sha256::new();
-    for text in texts {
-        hash.update(text.len().to_be_bytes());
-        hash.update(text);
-    }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The list of operators in a guard policy, as it is written.

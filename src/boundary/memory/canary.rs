@@ -10,7 +10,7 @@ use crate::{
     boundary::{
         BackendError,
         proof::{
-            ClaimForm, Profile,
+            ClaimForm, Judges, Profile,
             run::{Answer, Canary, Raced, Write},
             script::{Claim, Kind, Race, Via},
         },
@@ -93,8 +93,7 @@ impl MemoryCanary {
         writes: WritesPerEpoch::Many,
         claim: ClaimForm::Text,
         names_holder: true,
-        judges_deletions: true,
-        judges_creations: true,
+        judges: Judges::Everything,
         stays_on_connection: true,
     };
 

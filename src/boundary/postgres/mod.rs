@@ -31,7 +31,7 @@ use names::{Names, Template};
 
 use super::{
     Activation, Ask, Backend, BackendError, Observation, Owner,
-    proof::{ClaimForm, Examination, Profile},
+    proof::{ClaimForm, Examination, Judges, Profile},
 };
 use crate::{
     api::{Contract, GuardMode, PostgresBoundary, ShortDuration, WritesPerEpoch},
@@ -98,8 +98,7 @@ impl Postgres {
         writes: WritesPerEpoch::Many,
         claim: ClaimForm::Text,
         names_holder: true,
-        judges_deletions: true,
-        judges_creations: true,
+        judges: Judges::Everything,
         stays_on_connection: true,
     };
 

@@ -2,9 +2,9 @@
 //! file. Identifiers and literals are quoted by the driver's library.
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
-use sha2::{Digest, Sha256};
+use sha2::Digest;
 
-use crate::{api::GuardMode, epoch::claim};
+use crate::{api::GuardMode, boundary::digest::hash, epoch::claim};
 
 /// The schema of everything that fencedlock installs.
 pub(super) const SCHEMA: &str = "fencedlock";
@@ -67,20 +67,9 @@ impl Names {
 
     /// A number for advisory locks about this boundary.
     pub(super) fn key(&self) -> i32 {
-        let digest = Sha256::digest(self.base.as_bytes());
+        let digest = sha2::Sha256::digest(self.base.as_bytes());
         i32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
     }
-}
-
-/// The hash of some texts, in hexadecimal.
-pub(super) fn hash<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
-    let mut digest = Sha256::new();
-    for text in texts {
-        digest.update(text.len().to_be_bytes());
-        digest.update(text.as_bytes());
-    }
-    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
-    digest.finalize().iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// Everything that the templates are filled with.

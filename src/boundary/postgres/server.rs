@@ -3,11 +3,10 @@
 use super::{
     connect::{Session, failed},
     guard::Installed,
-    names::hash,
 };
 use crate::{
     api::LimitName,
-    boundary::{BackendError, proof::NamedLimit},
+    boundary::{BackendError, digest::hash, proof::NamedLimit},
 };
 
 /// What is known of the server.

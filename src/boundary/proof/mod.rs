@@ -89,6 +89,17 @@ pub enum ClaimForm {
     Identity,
 }
 
+/// Which kinds of writes a guard judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Judges {
+    /// All of them.
+    Everything,
+    /// All but creation: a policy that finds its objects by their labels does not see one without.
+    WhatIsThere,
+    /// Its own statement and no other: who else may write or delete is for the audit to find.
+    ItsStatement,
+}
+
 /// What decides which answers of a guard are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Profile {
@@ -102,10 +113,8 @@ pub struct Profile {
     pub names_holder: bool,
     /// Whether a claim can stay on a connection that is given to somebody else.
     pub stays_on_connection: bool,
-    /// Whether the guard judges deletions too. A single statement of an application does not: who else may delete is for the audit to find.
-    pub judges_deletions: bool,
-    /// Whether the guard sees what is created. A policy that finds its objects by their labels does not see one without.
-    pub judges_creations: bool,
+    /// Which kinds of writes the guard judges.
+    pub judges: Judges,
 }
 
 /// What a probe has to show.
@@ -133,7 +142,7 @@ pub const fn right(probe: Probe, profile: &Profile) -> Right {
         (Probe::EnormousRefused | Probe::DigitBoundaryOrdered, ClaimForm::Identity) => {
             Right::NotApplicable("a request carries no epoch that could be wrong")
         }
-        (Probe::RecreatedRefused, _) if !profile.judges_creations => Right::Limit(LimitName::CreateNotFenced),
+        (Probe::RecreatedRefused, _) if matches!(profile.judges, Judges::WhatIsThere) => Right::Limit(LimitName::CreateNotFenced),
         (Probe::ForeignClaimRefused, _) if !profile.names_holder => Right::Limit(LimitName::EpochNotBoundToHolder),
         (Probe::CleanConnection, _) if !profile.stays_on_connection => Right::NotApplicable("a claim belongs to one request"),
         _ => Right::MustPass,

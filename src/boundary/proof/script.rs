@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::{ClaimForm, Probe, Profile, Right, right};
+use super::{ClaimForm, Judges, Probe, Profile, Right, right};
 use crate::{
     api::{Contract, WritesPerEpoch},
     epoch::Epoch,
@@ -204,7 +204,7 @@ impl Writer<'_> {
         self.refused(Probe::UntouchedRefused, old.clone());
         self.owner(Probe::NextAccepted);
         self.refused(Probe::StaleRefused, old.clone());
-        if self.profile.judges_deletions {
+        if self.profile.judges != Judges::ItsStatement {
             self.write(Probe::StaleRefused, Kind::Delete, old, Via::Own, Expect::Rejected);
         }
         if self.counts(Probe::HeldOpenRefused) {
@@ -284,7 +284,7 @@ impl Writer<'_> {
             return;
         }
         let old = self.claim(9, "probe-b");
-        if !self.profile.judges_deletions {
+        if self.profile.judges == Judges::ItsStatement {
             self.write(Probe::RecreatedRefused, Kind::Upsert, old, Via::AfterRemoval, Expect::Rejected);
             return;
         }

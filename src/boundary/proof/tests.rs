@@ -44,19 +44,11 @@ fn profiles() -> Vec<Profile> {
         for writes in [WritesPerEpoch::Once, WritesPerEpoch::Many, WritesPerEpoch::Sequenced] {
             for claim in [ClaimForm::Text, ClaimForm::Number, ClaimForm::Identity] {
                 for (names_holder, stays_on_connection) in [(true, true), (true, false), (false, false)] {
-                    let of_requests = Profile {
-                        contract,
-                        writes,
-                        claim,
-                        names_holder,
-                        stays_on_connection,
-                        judges_deletions: true,
-                        judges_creations: true,
-                    };
+                    let of_requests = Profile { contract, writes, claim, names_holder, stays_on_connection, judges: Judges::Everything };
                     all.push(of_requests);
-                    all.push(Profile { judges_creations: false, ..of_requests });
+                    all.push(Profile { judges: Judges::WhatIsThere, ..of_requests });
                     if claim == ClaimForm::Number {
-                        all.push(Profile { judges_deletions: false, ..of_requests });
+                        all.push(Profile { judges: Judges::ItsStatement, ..of_requests });
                     }
                 }
             }
@@ -83,7 +75,7 @@ fn the_table_of_right_answers() {
     let mut wanted = managed;
     wanted[14] = "-";
     assert_eq!(column(&annotation), wanted);
-    let pod = Profile { claim: ClaimForm::Identity, stays_on_connection: false, judges_creations: false, ..MANAGED };
+    let pod = Profile { claim: ClaimForm::Identity, stays_on_connection: false, judges: Judges::WhatIsThere, ..MANAGED };
     wanted = ["must"; 15];
     (wanted[7], wanted[9], wanted[11], wanted[14]) = ("-", "-", "limit CreateNotFenced", "-");
     assert_eq!(column(&pod), wanted);
@@ -133,7 +125,7 @@ fn each_flaw_is_found_by_the_probe_that_is_there_for_it() {
         claim: ClaimForm::Number,
         names_holder: false,
         stays_on_connection: false,
-        judges_deletions: false,
+        judges: Judges::ItsStatement,
         ..MANAGED
     };
     for (flaw, profile, probe) in [
@@ -252,7 +244,7 @@ fn what_cannot_pass_by_its_form_is_a_limit_with_a_name() {
         claim: ClaimForm::Number,
         names_holder: false,
         stays_on_connection: false,
-        judges_deletions: false,
+        judges: Judges::ItsStatement,
         ..MANAGED
     };
     let mut all = answers(statement, []);

@@ -30,7 +30,7 @@ use crate::{
     api::{ConditionalUpdate, Contract, GuardMode, LimitName, PostgresBoundary, WritesPerEpoch},
     boundary::{
         Activation, Ask, Backend, BackendError, Observation, Owner,
-        proof::{Answers, Bypass, ClaimForm, Examination, NamedLimit, Profile, limit_detail, run},
+        proof::{Answers, Bypass, ClaimForm, Examination, Judges, NamedLimit, Profile, limit_detail, run},
     },
 };
 
@@ -70,8 +70,7 @@ impl Conditional {
             claim: ClaimForm::Number,
             names_holder: self.declared.parameters.holder.is_some(),
             stays_on_connection: false,
-            judges_deletions: false,
-            judges_creations: true,
+            judges: Judges::ItsStatement,
         }
     }
 

@@ -5,10 +5,10 @@ use crate::{
     api::{ConditionalUpdate, WritesPerEpoch},
     boundary::{
         BackendError,
+        digest::hash,
         postgres::{
             connect::{Session, failed},
             guard::{Installed, Table},
-            names::hash,
         },
         proof::{Answers, Failure, Outcome, Probe},
     },
