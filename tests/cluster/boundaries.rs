@@ -362,12 +362,22 @@ async fn the_fence_of_a_deleted_boundary_is_kept() {
     assert!(epoch(&lock) > Some(3_001), "{:?}", epoch(&lock));
 }
 
-/// This version has no backend for Kubernetes objects: they are said to be unproven for that reason, and one that must enforce
-/// holds its grant, because nothing can activate it.
+/// An operator that can drive nothing, as an older one beside newer definitions.
+#[derive(Debug)]
+struct Nothing;
+
+impl fencedlock::boundary::Backends for Nothing {
+    fn backend(&self, _: &fencedlock::api::WriteBoundary) -> Option<std::sync::Arc<dyn fencedlock::boundary::Backend>> {
+        None
+    }
+}
+
+/// A type without a backend is said to be unproven for that reason, and one that must enforce holds its grant, because nothing can
+/// activate it.
 #[tokio::test]
 async fn a_backend_that_is_not_implemented_proves_and_activates_nothing() {
     let lab = Lab::new().await;
-    let _operator = lab.operator().await;
+    let _operator = lab.operator_with(&[&lab.namespace], std::sync::Arc::new(Nothing)).await;
     let objects = json!({"claim": "Annotation", "targets": [{"group": "", "resource": "configmaps", "names": ["web"]}]});
     lab.declare_boundary("db", json!({"lockRef": {"name": "a"}, "type": "Kubernetes", "mode": "Enforce", "kubernetes": objects})).await;
     lab.declare_spec("a", critical(&["db"])).await;

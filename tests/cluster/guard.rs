@@ -17,13 +17,16 @@ use crate::support::{
 use serde_json::{Value, json};
 
 /// A control plane with the chart's policies; the operator is ServiceAccount fencedlock in namespace fencedlock.
-pub static PLANE: LazyLock<Plane> = LazyLock::new(|| {
-    let plane = Plane::start("guard");
+pub static PLANE: LazyLock<Plane> = LazyLock::new(|| plane("guard"));
+
+/// One of one's own, for a test that takes the policies away.
+pub fn plane(name: &str) -> Plane {
+    let plane = Plane::start(name);
     plane.install_crds();
     plane.kubectl(&["create", "namespace", "fencedlock"], "");
     plane.kubectl(&["apply", "-f", "-"], &policies());
     plane
-});
+}
 
 /// The policies as the chart renders them.
 pub fn policies() -> String {

@@ -8,12 +8,12 @@ use std::{
 };
 
 use crate::{
-    guard::PLANE,
+    guard::{PLANE, plane, policies},
     support::{
         Lab,
         lab::{Running, condition_of},
         lease::at,
-        plane::tool,
+        plane::{Plane, tool},
         requests::{PLAIN, Requester},
     },
 };
@@ -47,15 +47,19 @@ struct Objects {
 
 impl Objects {
     async fn new() -> Self {
-        let objects = Self::without_rights().await;
+        Self::on(&PLANE).await
+    }
+
+    async fn on(plane: &'static Plane) -> Self {
+        let objects = Self::without_rights(plane).await;
         objects.team_binds("configmaps", &["get", "list", "patch"]);
         objects
     }
 
     /// The chart's rights, and not yet the team's.
-    async fn without_rights() -> Self {
+    async fn without_rights(plane: &'static Plane) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let lab = Lab::on(&PLANE).await;
+        let lab = Lab::on(plane).await;
         let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/fencedlock");
         let output = Command::new(tool("helm"))
             .args(["template", "fencedlock", chart, "--namespace", "fencedlock", "--set", &format!("namespaces={{{}}}", lab.namespace)])
@@ -63,7 +67,12 @@ impl Objects {
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        PLANE.kubectl(&["apply", "-f", "-"], &String::from_utf8(output.stdout).unwrap());
+        {
+            // Some of it is one for all tests: applied side by side, one would find it created by the other.
+            static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+            let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            plane.kubectl(&["apply", "-f", "-"], &String::from_utf8(output.stdout).unwrap());
+        }
         let pod = |name: &str, account: &str| {
             json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
                    "spec": {"serviceAccountName": account, "containers": [{"name": "c", "image": "x"}]}})
@@ -77,18 +86,18 @@ impl Objects {
              "subjects": [{"kind": "ServiceAccount", "name": "worker", "namespace": lab.namespace}]},
             pod("worker-a", "worker"), pod("worker-b", "worker"),
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web", "labels": {"app": "web"}}, "data": {"owner": "none"}}]});
-        PLANE.kubectl(&["apply", "-n", &lab.namespace, "-f", "-"], &items.to_string());
+        plane.kubectl(&["apply", "-n", &lab.namespace, "-f", "-"], &items.to_string());
         let name = format!("operator-{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        PLANE.kubectl(&["apply", "-n", "fencedlock", "-f", "-"], &pod(&name, "fencedlock").to_string());
-        let uid = PLANE.kubectl(&["get", "pod", &name, "-n", "fencedlock", "-o", "jsonpath={.metadata.uid}"], "");
-        let operator = Requester::account(&PLANE, &lab.admin, "fencedlock", "fencedlock", Some((&name, &uid))).await.client;
+        plane.kubectl(&["apply", "-n", "fencedlock", "-f", "-"], &pod(&name, "fencedlock").to_string());
+        let uid = plane.kubectl(&["get", "pod", &name, "-n", "fencedlock", "-o", "jsonpath={.metadata.uid}"], "");
+        let operator = Requester::account(plane, &lab.admin, "fencedlock", "fencedlock", Some((&name, &uid))).await.client;
         Self { lab, operator, pod_uid: uid }
     }
 
     /// What a team does to let the operator fence its objects.
     fn team_binds(&self, resource: &str, verbs: &[&str]) {
         let namespace = &self.lab.namespace;
-        PLANE.kubectl(
+        self.lab.plane.kubectl(
             &[
                 "create",
                 "role",
@@ -100,7 +109,7 @@ impl Objects {
             ],
             "",
         );
-        PLANE.kubectl(
+        self.lab.plane.kubectl(
             &[
                 "create",
                 "rolebinding",
@@ -115,11 +124,11 @@ impl Objects {
     }
 
     fn uid(&self, pod: &str) -> String {
-        PLANE.kubectl(&["get", "pod", pod, "-n", &self.lab.namespace, "-o", "jsonpath={.metadata.uid}"], "")
+        self.lab.plane.kubectl(&["get", "pod", pod, "-n", &self.lab.namespace, "-o", "jsonpath={.metadata.uid}"], "")
     }
 
     async fn worker(&self, pod: &str) -> Requester {
-        Requester::account(&PLANE, &self.lab.admin, &self.lab.namespace, "worker", Some((pod, &self.uid(pod)))).await
+        Requester::account(self.lab.plane, &self.lab.admin, &self.lab.namespace, "worker", Some((pod, &self.uid(pod)))).await
     }
 
     fn web(&self) -> String {
@@ -189,7 +198,7 @@ async fn an_unmodified_writer_is_fenced_by_the_api_server() {
     assert_eq!((stored["data"]["owner"].as_str(), stored["metadata"]["labels"]["app"].as_str()), (Some("b"), Some("web")));
 
     // A target that is created later is fenced when it is seen.
-    PLANE.kubectl(
+    objects.lab.plane.kubectl(
         &[
             "delete",
             "configmap",
@@ -257,7 +266,7 @@ async fn every_probe_that_counts_passes_on_what_the_chart_installs() {
             "nothing is green yet"
         );
         // Other tests' operators have canaries there at the same time; this one's is named in what it would have left.
-        let made = PLANE.requests_of("system:serviceaccount:fencedlock:fencedlock");
+        let made = objects.lab.plane.requests_of("system:serviceaccount:fencedlock:fencedlock");
         let of = |verb: &str| {
             let pod = &objects.pod_uid;
             let is = |event: &&Value| {
@@ -309,7 +318,7 @@ async fn many_targets_are_stamped_and_a_broken_off_activation_is_finished() {
     let items: Vec<Value> = (0..150)
         .map(|n| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("many-{n}"), "labels": {"app": "many"}}}))
         .collect();
-    PLANE.kubectl(
+    objects.lab.plane.kubectl(
         &["create", "-n", &objects.lab.namespace, "-f", "-"],
         &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string(),
     );
@@ -317,7 +326,7 @@ async fn many_targets_are_stamped_and_a_broken_off_activation_is_finished() {
         .backend(json!({"claim": "PodIdentity", "targets": [{"resource": "configmaps", "selector": "app=many"}]}), GuardMode::Enforce);
     let (a, b) = (objects.uid("worker-a"), objects.uid("worker-b"));
     let stamped = |epoch: u64| {
-        let list = PLANE.kubectl(&["get", "configmaps", "-n", &objects.lab.namespace, "-l", "app=many", "-o", "json"], "");
+        let list = objects.lab.plane.kubectl(&["get", "configmaps", "-n", &objects.lab.namespace, "-l", "app=many", "-o", "json"], "");
         let list: Value = serde_json::from_str(&list).unwrap();
         let is = |item: &&Value| item["metadata"]["annotations"]["fencedlock.dev/epoch"].as_str() == Some(&*epoch.to_string());
         list["items"].as_array().unwrap().iter().filter(is).count()
@@ -343,7 +352,7 @@ async fn many_targets_are_stamped_and_a_broken_off_activation_is_finished() {
 /// Bad targets are named by their field, and a missing right by its verb.
 #[tokio::test]
 async fn what_is_wrong_with_targets_is_said() {
-    let objects = Objects::without_rights().await;
+    let objects = Objects::without_rights(&PLANE).await;
     for (target, wanted) in [
         (
             json!({"resource": "nothings", "names": ["x"]}),
@@ -375,4 +384,65 @@ async fn what_is_wrong_with_targets_is_said() {
     let other = Kubernetes::new(objects.operator.clone(), objects.lab.namespace.clone(), "other".into(), spec, GuardMode::Enforce);
     assert!(other.activate(&at_1).await.unwrap_err().to_string().contains("one object belongs to one lock"));
     assert!(other.examine(&Ask::default()).await.unwrap().shared.unwrap().contains("fenced by write boundary \"objects\""));
+}
+
+/// Breaking the glass, and giving objects back for good, as docs/kubernetes.md says it, step by step.
+#[tokio::test]
+async fn the_glass_can_be_broken_and_objects_given_back() {
+    static OWN: std::sync::LazyLock<Plane> = std::sync::LazyLock::new(|| plane("glass"));
+    let objects = Objects::on(&OWN).await;
+    let (namespace, web) = (objects.lab.namespace.as_str(), objects.web());
+    let operator = objects.run();
+    objects.declare(spec("PodIdentity")).await;
+    objects.lab.lease("a").put(Some("worker-a"), Some(0), at(0)).await;
+    objects.lab.until_active("a", 1, "worker-a").await;
+    objects.until_verdict(BoundaryVerdict::Unproven, "Inconclusive").await;
+    let b = objects.worker("worker-b").await;
+    let until = async |status: u16| {
+        let began = std::time::Instant::now();
+        let mut n = 0;
+        loop {
+            n += 1;
+            let reply = b.merge(&format!("{web}?dryRun=All"), data(&format!("{status} {n}"))).await;
+            if reply.status == status {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "never {status}: {reply:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    until(403).await;
+    OWN.kubectl(&["delete", "validatingadmissionpolicybinding", "fencedlock-guard"], "");
+    until(200).await;
+    let status = objects.until_verdict(BoundaryVerdict::Violated, "GuardAltered").await;
+    let installed = status.conditions.iter().find(|c| c.type_ == on_boundary::GUARD_INSTALLED).unwrap();
+    assert!(installed.message.contains("ValidatingAdmissionPolicyBinding \"fencedlock-guard\" is not there"), "{installed:?}");
+    OWN.kubectl(&["apply", "-f", "-"], &policies());
+    until(403).await;
+    objects.until_verdict(BoundaryVerdict::Unproven, "Inconclusive").await;
+
+    // For good.
+    objects.lab.boundaries().delete("objects", &kube::api::DeleteParams::default()).await.unwrap();
+    operator.stop().await;
+    until(403).await;
+    OWN.kubectl(&["delete", "validatingadmissionpolicybinding/fencedlock-guard", "mutatingadmissionpolicybinding/fencedlock-carry"], "");
+    until(200).await;
+    let labels = ["boundary", "mode", "claim-kind"].map(|key| format!("fencedlock.dev/{key}-"));
+    let began = std::time::Instant::now();
+    // Until the carrying policy is out of force it puts them back.
+    while !OWN.kubectl(&["get", "configmaps", "-n", namespace, "-l", "fencedlock.dev/boundary", "-o", "name"], "").is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(30), "the label stays");
+        OWN.kubectl(&[&["label", "configmap", "web", "-n", namespace][..], &labels.each_ref().map(String::as_str)[..]].concat(), "");
+    }
+    let annotations = ["epoch", "holder", "holder-uid", "exempt", "status-writers", "claim"].map(|key| format!("fencedlock.dev/{key}-"));
+    OWN.kubectl(&[&["annotate", "configmap", "web", "-n", namespace][..], &annotations.each_ref().map(String::as_str)[..]].concat(), "");
+    OWN.kubectl(&["apply", "-f", "-"], &policies());
+    // The guard is in force again for what carries the label, and this does not.
+    let sentinel = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "s", "labels": {"fencedlock.dev/boundary": "x"}}});
+    let began = std::time::Instant::now();
+    while b.send("POST", &format!("/api/v1/namespaces/{namespace}/configmaps?dryRun=All"), PLAIN, &sentinel).await.status != 403 {
+        assert!(began.elapsed() < Duration::from_secs(30), "the guard is not back");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(b.merge(&web, data("mine")).await.status, 200);
 }
