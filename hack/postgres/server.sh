@@ -27,9 +27,9 @@ mkdir -p "$dir"
 settings=()
 for setting in "$@"; do settings+=(-c "$setting"); done
 
-port() { # a port that nobody listens on
+port() { # a port that nobody listens on, below those that the kernel gives to outgoing connections
   local port
-  while port=$((20000 + RANDOM % 40000)); (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null; do :; done
+  while port=$((12000 + RANDOM % 20000)); (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null; do :; done
   echo "$port"
 }
 start() { # start DATA PORT: waits until it serves
@@ -67,11 +67,16 @@ echo "ready $own"
 answer() { if "$@"; then echo ok; else echo failed; fi; }
 crash() { stop "$data" immediate && start "$data" "$own"; }
 reload() { as "$bin/pg_ctl" --pgdata="$data" --silent reload > /dev/null 2>&1; }
-copy() { # copy DIRECTORY PORT
+copy() { # copy DIRECTORY: prints the port that it serves on
+  local attempt other
   standby=$1
   rm -rf "$standby"
-  PGPASSWORD=postgres as env PGPASSWORD=postgres "$bin/pg_basebackup" --host=127.0.0.1 --port="$own" --username=postgres --pgdata="$standby" --write-recovery-conf --checkpoint=fast > /dev/null 2>&1 &&
-    start "$standby" "$2"
+  PGPASSWORD=postgres as env PGPASSWORD=postgres "$bin/pg_basebackup" --host=127.0.0.1 --port="$own" --username=postgres --pgdata="$standby" --write-recovery-conf --checkpoint=fast > /dev/null 2>&1 || return
+  for attempt in 1 2 3 4 5; do
+    other=$(port)
+    if start "$standby" "$other"; then echo "ready $other"; return; fi
+  done
+  return 1
 }
 promote() { stop "$data" immediate && as "$bin/pg_ctl" --pgdata="$standby" --wait --silent promote > /dev/null 2>&1; }
 while read -r command argument; do
@@ -80,8 +85,8 @@ while read -r command argument; do
     stop) answer stop "$data" immediate ;;
     start) answer start "$data" "$own" ;;
     standby)
-      other=$(port)
-      if copy "$argument" "$other"; then echo "ready $other"; else echo failed; fi
+      # Not in a subshell: what ends everything has to know of it.
+      copy "$argument" || echo failed
       ;;
     *) echo failed ;;
   esac
