@@ -346,7 +346,12 @@ async fn many_targets_are_stamped_and_a_broken_off_activation_is_finished() {
     assert_eq!(stamped(7), 150);
     assert_eq!(backend.activate(&owner(8, "worker-b", Some(b))).await, Ok(Activation::Activated));
     assert_eq!(stamped(8), 150);
-    assert_eq!(backend.examine(&Ask::default()).await.unwrap().fence.unwrap().epoch.get(), 8);
+    // The owner takes one out of the selector: the next owner gets it all the same.
+    let out = format!("/api/v1/namespaces/{}/configmaps/many-0", objects.lab.namespace);
+    assert_eq!(objects.worker("worker-b").await.merge(&out, json!({"metadata": {"labels": {"app": "few"}}})).await.status, 200);
+    assert_eq!(backend.activate(&owner(9, "worker-a", Some(objects.uid("worker-a")))).await, Ok(Activation::Activated));
+    assert_eq!(objects.worker("worker-a").await.merge(&out, data("mine")).await.status, 200);
+    assert_eq!(backend.examine(&Ask::default()).await.unwrap().fence.unwrap().epoch.get(), 9);
 }
 
 /// Bad targets are named by their field, and a missing right by its verb.

@@ -30,6 +30,8 @@ use super::{
 };
 use crate::api::{ClaimKind, Contract, GuardMode, KubernetesBoundary, LimitName, Reacquire, WritesPerEpoch};
 
+/// Subresources that change their object and are objects of another kind.
+const UNSEEN: [&str; 3] = ["scale", "eviction", "binding"];
 /// How many targets are tried with a dry run in one examination.
 const TRIED: usize = 16;
 
@@ -98,7 +100,7 @@ impl Kubernetes {
                 stamp::MAX_NAME
             )));
         }
-        targets::find(&self.client, &self.namespace, &self.spec.targets).await
+        targets::find(&self.client, &self.namespace, &self.name, &self.spec.targets).await
     }
 
     fn stamps(&self, found: &[Found], owner: &Seen) -> Vec<Stamp> {
@@ -235,11 +237,15 @@ impl Kubernetes {
 
     fn limits(&self, found: &[Found], carries: bool) -> Vec<NamedLimit> {
         let mut limits = Vec::new();
-        let scaled: Vec<_> =
-            found.iter().filter(|found| found.subresources.iter().any(|part| part == "scale")).map(Found::resource).collect();
+        let unseen = |found: &Found| {
+            let parts = found.subresources.iter().filter(|part| UNSEEN.contains(&part.as_str()));
+            parts.map(|part| format!("{}/{part}", found.resource())).collect::<Vec<_>>()
+        };
+        let mut scaled: Vec<_> = found.iter().flat_map(unseen).collect();
+        scaled.dedup();
         if !scaled.is_empty() {
             let detail = format!(
-                "{}/scale is another kind of object, which carries no fence: whoever may update it can scale the target",
+                "{} is another kind of object, which carries no fence: whoever may write it changes the target unseen",
                 scaled.join(", ")
             );
             limits.push(NamedLimit { name: LimitName::ScaleNotFenced, detail });

@@ -1,11 +1,14 @@
 //! Which objects a boundary names, found in the cluster: their kinds by discovery, their metadata by name or label. Nothing but metadata is read.
 
+use std::collections::BTreeMap;
+
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, ListParams, ObjectMeta},
     core::GroupVersionKind,
 };
 
+use super::stamp;
 use crate::{api::KubernetesTarget, boundary::BackendError};
 
 /// How many objects one listing asks for.
@@ -46,7 +49,12 @@ const REFUSED: [(&str, &str, &str); 5] = [
 ///
 /// # Errors
 /// Names the field, or the right that is missing.
-pub(super) async fn find(client: &Client, namespace: &str, targets: &[KubernetesTarget]) -> Result<Vec<Found>, BackendError> {
+pub(super) async fn find(
+    client: &Client,
+    namespace: &str,
+    boundary: &str,
+    targets: &[KubernetesTarget],
+) -> Result<Vec<Found>, BackendError> {
     let mut all = Vec::new();
     for (place, target) in targets.iter().enumerate() {
         let field = format!("spec.kubernetes.targets[{place}]");
@@ -55,17 +63,20 @@ pub(super) async fn find(client: &Client, namespace: &str, targets: &[Kubernetes
         }
         let (kind, subresources) = kind(client, target, &field).await?;
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
-        let (mut objects, mut missing) = (Vec::new(), Vec::new());
+        let (mut objects, mut missing) = (BTreeMap::new(), Vec::new());
         for name in &target.names {
             match api.get_metadata_opt(name).await.map_err(|error| failed(&error, "get", target, namespace))? {
-                Some(object) => objects.push(object.metadata),
+                Some(object) => drop(objects.insert(name.clone(), object.metadata)),
                 None => missing.push(name.clone()),
             }
         }
-        if let Some(selector) = &target.selector {
-            objects = list(&api, selector).await.map_err(|error| failed(&error, "list", target, namespace))?;
+        let stamped = format!("{}={boundary}", stamp::BOUNDARY);
+        for selector in target.selector.iter().chain([&stamped]) {
+            // What carries the fence already goes on moving with it, also when it matches no longer: it would be its last owner's for ever.
+            let listed = list(&api, selector).await.map_err(|error| failed(&error, "list", target, namespace))?;
+            objects.extend(listed.into_iter().map(|object| (object.name.clone().unwrap_or_default(), object)));
         }
-        all.push(Found { kind, subresources, objects, missing });
+        all.push(Found { kind, subresources, objects: objects.into_values().collect(), missing });
     }
     Ok(all)
 }
