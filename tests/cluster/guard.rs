@@ -371,6 +371,40 @@ async fn housekeeping_goes_on_and_carries_no_data() {
     admitted(&g.b.merge(&g.web(), remove(json!(["example.com/one"]))).await);
     admitted(&g.b.merge(&g.web(), remove(json!(null))).await);
     assert_eq!(g.root.send("GET", &g.web(), PLAIN, &Value::Null).await.status, 404);
+    // A dependent is orphaned by the garbage collector, and nothing is smuggled in with that.
+    let gc = "system:serviceaccount:kube-system:generic-garbage-collector";
+    let mut owned = g.stamped("owned", 7, "worker-a", &g.uids[0], json!({}));
+    let reference = |n: u32| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": format!("o{n}"), "uid": format!("00000000-0000-0000-0000-00000000000{n}")});
+    owned["metadata"]["ownerReferences"] = json!([reference(1), reference(2)]);
+    admitted(&g.operator.send("POST", &g.path("configmaps", ""), PLAIN, &owned).await);
+    let patch = |body: Value, user: &str| {
+        let args = [
+            "patch",
+            "cm",
+            "owned",
+            "-n",
+            &g.namespace,
+            "--type=merge",
+            "-p",
+            &body.to_string(),
+            "--as",
+            user,
+            "--as-group",
+            "system:masters",
+        ];
+        PLANE.try_kubectl(&args, "")
+    };
+    let one = json!({"metadata": {"ownerReferences": [reference(1)]}});
+    for (body, user) in [
+        (json!({"metadata": {"ownerReferences": [reference(1)]}, "data": {"x": "y"}}), gc),
+        (json!({"metadata": {"ownerReferences": [reference(1), reference(3)]}}), gc),
+        (one.clone(), "somebody"),
+    ] {
+        let (ok, said) = patch(body, user);
+        assert!(!ok && said.contains("belongs to worker-a"), "{said}");
+    }
+    let (ok, said) = patch(one, gc);
+    assert!(ok, "{said}");
     for user in [
         "system:serviceaccount:kube-system:namespace-controller",
         "system:serviceaccount:kube-system:generic-garbage-collector",
@@ -399,6 +433,22 @@ async fn housekeeping_goes_on_and_carries_no_data() {
         assert!(!ok && said.contains("belongs to worker-a"), "{said}");
         PLANE.kubectl(&["delete", "cm", name, "-n", &g.namespace, "--as", user, "--as-group", "system:masters"], "");
     }
+}
+
+/// A fence that nobody activated cannot be made: neither by creating an object with one, in any mode, nor by leaving no room for the next.
+#[tokio::test]
+async fn nobody_makes_or_freezes_a_fence() {
+    let g = Guarded::new().await;
+    for mode in ["Observe", "Enforce", "Off"] {
+        let forged = g.stamped("forged", 9_007_199_254_740_991, "worker-a", &g.uids[0], json!({"mode": mode}));
+        refused(&g.a.send("POST", &g.path("configmaps", ""), PLAIN, &forged).await, "only the operator");
+        refused(&g.root.send("POST", &g.path("configmaps", ""), PLAIN, &forged).await, "only the operator");
+    }
+    admitted(&g.activate(7, 0, json!({})).await);
+    let filled = |size: usize| json!({"metadata": {"annotations": {"filling": "x".repeat(size)}}});
+    refused(&g.a.merge(&g.web(), filled(250_000)).await, "245760 bytes");
+    admitted(&g.a.merge(&g.web(), filled(240_000)).await);
+    admitted(&g.activate(8, 1, json!({})).await);
 }
 
 /// Subresources: those whose object is the target itself are guarded; those that are another kind pass unseen, which the operator names as limits.

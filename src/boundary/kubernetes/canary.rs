@@ -194,12 +194,9 @@ impl ObjectCanary {
             });
         }
         // The first write has to be there, or nothing raced.
-        let mut before = self.read().await?;
-        while Instant::now() < until {
-            if before.as_deref().is_some_and(|now| now.starts_with(marker)) {
-                break;
-            }
-            before = self.read().await?;
+        let mut has_begun = false;
+        while !has_begun && Instant::now() < until {
+            has_begun = self.read().await?.is_some_and(|now| now.starts_with(marker));
         }
         self.activate_now(next.0, Some(next.1)).await?;
         if self.spec.claim == ClaimKind::PodIdentity {
@@ -212,6 +209,9 @@ impl ObjectCanary {
         }
         let after = self.read().await?;
         let landed = then != after;
+        if !has_begun && !landed {
+            answer = Answer::Unclear("no write was under way when the fence moved".to_owned());
+        }
         Ok(Raced { landed_by_activation: false, landed, answer })
     }
 

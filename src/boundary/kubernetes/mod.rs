@@ -31,7 +31,7 @@ use super::{
 use crate::api::{ClaimKind, Contract, GuardMode, KubernetesBoundary, LimitName, Reacquire, WritesPerEpoch};
 
 /// Subresources that change their object and are objects of another kind.
-const UNSEEN: [&str; 3] = ["scale", "eviction", "binding"];
+const UNSEEN: [&str; 1] = ["scale"];
 /// How many targets are tried with a dry run in one examination.
 const TRIED: usize = 16;
 
@@ -60,18 +60,26 @@ struct Identity {
 }
 
 /// Controllers that write to objects of a kind whoever owns the lock, by group and plural: exempt by default, and listed in the status.
-const DEFAULT_EXEMPTIONS: [(&str, &str, &[&str]); 6] = [
-    ("apps", "deployments", &["system:serviceaccount:kube-system:deployment-controller", "system:kube-controller-manager"]),
-    ("apps", "replicasets", &["system:serviceaccount:kube-system:replicaset-controller", "system:kube-controller-manager"]),
-    ("apps", "statefulsets", &["system:serviceaccount:kube-system:statefulset-controller", "system:kube-controller-manager"]),
-    ("apps", "daemonsets", &["system:serviceaccount:kube-system:daemon-set-controller", "system:kube-controller-manager"]),
-    ("batch", "jobs", &["system:serviceaccount:kube-system:job-controller", "system:kube-controller-manager"]),
-    ("batch", "cronjobs", &["system:serviceaccount:kube-system:cronjob-controller", "system:kube-controller-manager"]),
+/// Without credentials of their own all of them are the controller manager.
+const DEFAULT_EXEMPTIONS: [(&str, &str, &[&str]); 11] = [
+    ("apps", "deployments", &["deployment-controller"]),
+    ("apps", "replicasets", &["replicaset-controller", "deployment-controller"]),
+    ("apps", "statefulsets", &["statefulset-controller"]),
+    ("apps", "daemonsets", &["daemon-set-controller"]),
+    ("batch", "jobs", &["job-controller", "cronjob-controller", "ttl-after-finished-controller"]),
+    ("batch", "cronjobs", &["cronjob-controller"]),
+    ("autoscaling", "horizontalpodautoscalers", &["horizontal-pod-autoscaler"]),
+    ("policy", "poddisruptionbudgets", &["disruption-controller"]),
+    ("", "persistentvolumeclaims", &["persistent-volume-binder", "pvc-protection-controller", "expand-controller"]),
+    ("", "resourcequotas", &["resourcequota-controller"]),
+    ("", "replicationcontrollers", &["replication-controller"]),
 ];
 
-fn default_exemptions(found: &Found) -> &'static [&'static str] {
-    let is_it = |(group, plural, _): &&(&str, &str, _)| *group == found.kind.group && *plural == found.kind.plural;
-    DEFAULT_EXEMPTIONS.iter().find(is_it).map_or(&[], |(_, _, users)| users)
+fn default_exemptions(found: &Found) -> Vec<String> {
+    let is_it = |(group, plural, _): &&(&str, &str, &[&str])| *group == found.kind.group && *plural == found.kind.plural;
+    let Some((_, _, controllers)) = DEFAULT_EXEMPTIONS.iter().find(is_it) else { return Vec::new() };
+    let own = controllers.iter().map(|controller| format!("system:serviceaccount:kube-system:{controller}"));
+    own.chain(["system:kube-controller-manager".to_owned()]).collect()
 }
 
 impl Kubernetes {
@@ -104,7 +112,7 @@ impl Kubernetes {
     }
 
     fn stamps(&self, found: &[Found], owner: &Seen) -> Vec<Stamp> {
-        found.iter().map(|found| Stamp::new(&self.name, self.mode, &self.spec, owner, default_exemptions(found))).collect()
+        found.iter().map(|found| Stamp::new(&self.name, self.mode, &self.spec, owner, &default_exemptions(found))).collect()
     }
 
     /// The fences of all targets; `None` for one that carries none.
@@ -155,8 +163,9 @@ impl Kubernetes {
         let found = self.found().await?;
         let highest = self.fences(&found).map_err(BackendError::Refused)?.into_iter().flatten().max();
         let identity = self.identity().await?;
-        // Without the policies anybody could have written it.
-        let trusted = policies::look(&self.client, &identity.user).await?.wrong.is_none();
+        // Without the policies, or where they only observe, anybody could have written it.
+        let is_enforced = self.mode == GuardMode::Enforce && found.iter().flat_map(|found| &found.objects).all(stamp::is_enforced);
+        let trusted = is_enforced && policies::look(&self.client, &identity.user).await?.wrong.is_none();
         Ok(Observation { fence: highest.as_ref().map(fence), trusted })
     }
 

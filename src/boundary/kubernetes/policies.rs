@@ -120,7 +120,14 @@ fn compare(there: &[(Expected, Option<DynamicObject>)], user: &str) -> Policies 
 fn operators(policy: &DynamicObject) -> Option<String> {
     let variables = policy.data["spec"]["variables"].as_array()?;
     let expression = variables.iter().find(|variable| variable["name"] == "operator")?["expression"].as_str()?;
-    expression.strip_prefix("request.userInfo.username in ").map(str::to_owned)
+    expression.strip_prefix("request.userInfo.username in ").filter(|list| is_list(list)).map(str::to_owned)
+}
+
+/// Whether a text is a list of user names and nothing else: what follows one would be part of the expression.
+fn is_list(text: &str) -> bool {
+    let inner = text.strip_prefix("['").and_then(|rest| rest.strip_suffix("']"));
+    let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || ":._@-".contains(c));
+    inner.is_some_and(|inner| inner.split("', '").all(is_name))
 }
 
 fn substituted(spec: &Value, list: &str) -> Value {
@@ -174,6 +181,12 @@ mod tests {
             .collect()
     }
 
+    /// With another text in the place of the list.
+    fn substituted_in(spec: &Value, list: &str) -> Value {
+        let text = spec.to_string().replace("['system:serviceaccount:fencedlock:fencedlock', 'other']", list);
+        serde_json::from_str(&text).unwrap()
+    }
+
     const USER: &str = "system:serviceaccount:fencedlock:fencedlock";
 
     #[test]
@@ -182,6 +195,7 @@ mod tests {
         let wanted = [
             ("validatingadmissionpolicies", "fencedlock-guard"),
             ("validatingadmissionpolicybindings", "fencedlock-guard"),
+            ("validatingadmissionpolicybindings", "fencedlock-create"),
             ("validatingadmissionpolicybindings", "fencedlock-observe"),
             ("mutatingadmissionpolicies", "fencedlock-carry"),
             ("mutatingadmissionpolicybindings", "fencedlock-carry"),
@@ -257,6 +271,13 @@ mod tests {
             let said = compare(&installed(change), USER).wrong.unwrap_or_else(|| panic!("{wanted}: nothing is said"));
             assert!(said.contains(wanted), "{wanted}: {said}");
         }
+        let everybody = compare(
+            &installed(|_, spec| {
+                *spec = substituted_in(spec, "['system:serviceaccount:fencedlock:fencedlock', 'b'] || true || '' in ['c']");
+            }),
+            USER,
+        );
+        assert!(everybody.wrong.is_some() && everybody.operators.is_empty(), "{everybody:?}");
         assert!(compare(&installed(|_, _| {}), "somebody").wrong.unwrap().contains("and not somebody"));
         let none = compare(&installed(|_, spec| *spec = Value::Null), USER);
         assert!(none.is_absent && !none.carries && none.wrong.is_some());

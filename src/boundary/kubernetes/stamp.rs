@@ -46,9 +46,9 @@ pub(super) struct Seen {
 
 impl Stamp {
     /// The stamp for an owner; an empty holder is nobody.
-    pub(super) fn new(boundary: &str, mode: GuardMode, spec: &KubernetesBoundary, owner: &Seen, defaults: &[&str]) -> Self {
-        let users = |listed: &[RequestExemption], more: &[&str]| {
-            let mut users: Vec<_> = listed.iter().map(|exemption| exemption.user.as_str()).chain(more.iter().copied()).collect();
+    pub(super) fn new(boundary: &str, mode: GuardMode, spec: &KubernetesBoundary, owner: &Seen, defaults: &[String]) -> Self {
+        let users = |listed: &[RequestExemption], more: &[String]| {
+            let mut users: Vec<_> = listed.iter().map(|exemption| exemption.user.as_str()).chain(more.iter().map(String::as_str)).collect();
             users.sort_unstable();
             users.dedup();
             users.join("\n")
@@ -123,6 +123,11 @@ pub(super) fn boundary_of(object: &ObjectMeta) -> Option<&str> {
     object.labels.as_ref()?.get(BOUNDARY).map(String::as_str)
 }
 
+/// Whether an object is free of our labels, or its guard refuses.
+pub(super) fn is_enforced(object: &ObjectMeta) -> bool {
+    boundary_of(object).is_none() || object.labels.as_ref().is_some_and(|labels| labels.get(MODE).is_some_and(|mode| mode == "Enforce"))
+}
+
 /// The fence on an object of this boundary; `None` when it carries none.
 ///
 /// # Errors
@@ -174,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_stamp_is_what_is_read_and_leaves_what_is_not_ours() {
-        let stamp = Stamp::new("db", GuardMode::Enforce, &spec("PodIdentity"), &owner(7), &["deployer", "helm"]);
+        let stamp = Stamp::new("db", GuardMode::Enforce, &spec("PodIdentity"), &owner(7), &["deployer".to_owned(), "helm".to_owned()]);
         let object: ObjectMeta = serde_json::from_value(json!({"name": "web", "resourceVersion": "5", "labels": {"app": "web"},
             "annotations": {"fencedlock.dev/forged": "1", "fencedlock.dev/claim": "6.1.z", "note": "x"}}))
         .unwrap();

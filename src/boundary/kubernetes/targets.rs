@@ -36,8 +36,14 @@ impl Found {
     }
 }
 
+/// The ConfigMap in which the operator reserves epochs: fenced, it could not be written any more.
+const OWN: &str = "fencedlock-epochs";
 /// Kinds whose labels are copied to objects that the cluster writes itself, or whose fencing could stop elections.
-const REFUSED: [(&str, &str, &str); 5] = [
+const REFUSED: [(&str, &str, &str); 9] = [
+    ("", "pods", "/binding would overwrite the fence, and neither the scheduler nor the kubelet could write them"),
+    ("fencedlock.dev", "fencedlocks", "the operator could not write their status any more"),
+    ("fencedlock.dev", "writeboundaries", "the operator could not write their status any more"),
+    ("events.k8s.io", "events", "everybody writes them"),
     ("coordination.k8s.io", "leases", "fencing Leases could stop the elections that they are for"),
     ("", "services", "the cluster copies its labels to EndpointSlices, and could not write those any more"),
     ("", "endpoints", "the cluster copies its labels to EndpointSlices, and could not write those any more"),
@@ -57,6 +63,7 @@ pub(super) async fn find(
 ) -> Result<Vec<Found>, BackendError> {
     let mut all = Vec::new();
     for (place, target) in targets.iter().enumerate() {
+        let is_ours = |name: &str| target.group.is_empty() && target.resource == "configmaps" && name == OWN;
         let field = format!("spec.kubernetes.targets[{place}]");
         if let Some((_, _, why)) = REFUSED.iter().find(|(group, resource, _)| *group == target.group && *resource == target.resource) {
             return Err(BackendError::Refused(format!("{field}.resource: {} cannot be a target: {why}", target.resource)));
@@ -64,6 +71,11 @@ pub(super) async fn find(
         let (kind, subresources) = kind(client, target, &field).await?;
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
         let (mut objects, mut missing) = (BTreeMap::new(), Vec::new());
+        if target.names.iter().any(|name| is_ours(name)) {
+            return Err(BackendError::Refused(format!(
+                "{field}.names: {OWN} is where the operator reserves epochs, and cannot be a target"
+            )));
+        }
         for name in &target.names {
             match api.get_metadata_opt(name).await.map_err(|error| failed(&error, "get", target, namespace))? {
                 Some(object) => drop(objects.insert(name.clone(), object.metadata)),
@@ -74,7 +86,8 @@ pub(super) async fn find(
         for selector in target.selector.iter().chain([&stamped]) {
             // What carries the fence already goes on moving with it, also when it matches no longer: it would be its last owner's for ever.
             let listed = list(&api, selector).await.map_err(|error| failed(&error, "list", target, namespace))?;
-            objects.extend(listed.into_iter().map(|object| (object.name.clone().unwrap_or_default(), object)));
+            let named = listed.into_iter().map(|object| (object.name.clone().unwrap_or_default(), object));
+            objects.extend(named.filter(|(name, _)| !is_ours(name)));
         }
         all.push(Found { kind, subresources, objects: objects.into_values().collect(), missing });
     }
