@@ -3,18 +3,11 @@
 
 use std::{pin::Pin, time::Instant};
 
-use fencedlock::{
-    api::{BoundaryVerdict, FencedLock, WriteBoundary},
-    epoch::grant::GrantState,
-};
+use fencedlock::api::{BoundaryVerdict, FencedLock, WriteBoundary};
 use futures::{Stream, StreamExt};
-use k8s_openapi::{
-    api::{
-        coordination::v1::{Lease, LeaseSpec},
-        core::v1::{Namespace, Secret},
-    },
-    apimachinery::pkg::apis::meta::v1::MicroTime,
-    jiff::Timestamp,
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Namespace, Secret},
 };
 use kube::{
     Api, Client, Config,
@@ -32,6 +25,7 @@ use crate::{
         Results, quantile,
     },
     support::Db,
+    world::{is_granted, lease_spec},
 };
 
 const TAKEOVERS: i32 = 200;
@@ -54,7 +48,7 @@ pub async fn measure(db: &Db, results: &mut Results) {
     let client = Client::try_from(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap()).unwrap();
     let mut cluster = Cluster::declare(client, db).await;
     let operator = Program::start(Which::Operator, &plane);
-    cluster.until(|lock| is_active(lock, "w-0")).await;
+    cluster.until(|lock| is_granted(lock, "w-0")).await;
     while cluster.boundaries.get("db").await.unwrap().status.is_none_or(|s| s.verdict != Some(BoundaryVerdict::Proven)) {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
@@ -63,7 +57,7 @@ pub async fn measure(db: &Db, results: &mut Results) {
         let holder = format!("w-{n}");
         let began = Instant::now();
         cluster.take_over(&holder, n).await;
-        cluster.until(|lock| is_active(lock, &holder)).await;
+        cluster.until(|lock| is_granted(lock, &holder)).await;
         grants.push(began.elapsed().as_secs_f64() * 1e3);
     }
     operator.stop();
@@ -75,22 +69,6 @@ pub async fn measure(db: &Db, results: &mut Results) {
     results.add("grant_latency_pg_p50_ms", quantile(&mut grants, 0.5), "ms", NoGoal);
     results.add("grant_latency_pg_p99_ms", quantile(&mut grants, 0.99), "ms", NoGoal);
     results.add("grant_latency_pg_over_floor", quantile(&mut grants, 0.5) / quantile(&mut floors, 0.5), "ratio", AtMost(1.3));
-}
-
-fn lease_spec(holder: &str, transitions: i32) -> LeaseSpec {
-    LeaseSpec {
-        holder_identity: Some(holder.into()),
-        lease_duration_seconds: Some(3_600),
-        lease_transitions: Some(transitions),
-        acquire_time: Some(MicroTime(Timestamp::now())),
-        renew_time: Some(MicroTime(Timestamp::now())),
-        ..LeaseSpec::default()
-    }
-}
-
-fn is_active(lock: &FencedLock, holder: &str) -> bool {
-    let grant = lock.status.as_ref().and_then(|status| status.grant.as_ref());
-    grant.is_some_and(|grant| grant.holder.as_str() == holder && grant.state == GrantState::Active)
 }
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {

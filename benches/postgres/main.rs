@@ -21,6 +21,8 @@ mod program;
 mod results;
 #[path = "../../tests/postgres/support/mod.rs"]
 mod support;
+#[path = "../locks/world.rs"]
+mod world;
 
 use std::{
     path::PathBuf,

@@ -1,6 +1,6 @@
 //! Every way around the guard is opened, and named.
 
-use crate::support::{Db, Server, activate, claim, connect, examine, said};
+use crate::support::{Db, Server, activate, claim, connect, examine, is_proven, said};
 use fencedlock::{
     api::GuardMode,
     boundary::{
@@ -22,10 +22,6 @@ async fn enforcing(db: &Db) -> Postgres {
 /// What is said of ways around, the writers' marked.
 fn told(examined: &Examination) -> Vec<String> {
     examined.bypasses.iter().map(|bypass| format!("{}{}", if bypass.by_writer { "W " } else { "" }, bypass.text)).collect()
-}
-
-fn is_proven(examined: &Examination) -> bool {
-    conclude(examined, None, Some(1), Timestamp::now()).1.is_some()
 }
 
 /// The guard itself is taken away or altered: it is named, told once, and mended.

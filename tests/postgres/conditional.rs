@@ -1,6 +1,6 @@
 //! The application's own conditional update: the honest forms are proven as they are written, and each defect is told by its name.
 
-use crate::support::{Db, Server, said, text};
+use crate::support::{Db, Server, is_proven, said, text};
 use fencedlock::{
     api::{LimitName, PostgresBoundary, WritesPerEpoch},
     boundary::{
@@ -86,10 +86,6 @@ impl App {
     async fn real_row(&self) -> String {
         text(&self.db.admin, "select concat_ws(' ', id, payload, holder, last_fence) from report where id <> 'canary'").await
     }
-}
-
-fn is_proven(examined: &Examination) -> bool {
-    conclude(examined, None, Some(1), Timestamp::now()).1.is_some()
 }
 
 fn failures(examined: &Examination) -> Vec<(Probe, Failure, String)> {

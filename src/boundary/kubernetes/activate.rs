@@ -82,10 +82,7 @@ async fn stamp_one(api: Api<DynamicObject>, mut object: ObjectMeta, boundary: St
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(false),
             // Somebody wrote it, or moved its fence: it is read again.
             Err(kube::Error::Api(status)) if status.code == 409 => {}
-            Err(kube::Error::Api(status)) => {
-                return Err(Not::Failed(BackendError::Refused(format!("{name:?} could not be stamped: {}", status.message))));
-            }
-            Err(error) => return Err(Not::Failed(BackendError::Unreachable(error.to_string()))),
+            Err(error) => return Err(Not::Failed(super::failed(format_args!("{name:?} could not be stamped"), &error))),
         }
         match api.get_metadata_opt(&name).await {
             Ok(Some(read)) => object = read.metadata,

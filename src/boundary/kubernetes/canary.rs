@@ -242,10 +242,7 @@ fn answered(result: Result<(), kube::Error>) -> Answer {
 }
 
 fn failed(error: &kube::Error) -> BackendError {
-    match error {
-        kube::Error::Api(status) => BackendError::Refused(format!("the canary: {}", status.message)),
-        other => BackendError::Unreachable(other.to_string()),
-    }
+    super::failed("the canary", error)
 }
 
 impl Canary for ObjectCanary {

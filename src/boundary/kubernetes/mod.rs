@@ -4,7 +4,7 @@
 //! Start with [`Kubernetes`]. `stamp` is what an object carries, `targets` finds the objects, `activate` stamps them; `policies` is what has to be
 //! installed, `canary` what a proof writes to.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -30,8 +30,6 @@ use super::{
 };
 use crate::api::{ClaimKind, Contract, GuardMode, KubernetesBoundary, LimitName, Reacquire, WritesPerEpoch};
 
-/// Subresources that change their object and are objects of another kind.
-const UNSEEN: [&str; 1] = ["scale"];
 /// How many targets are tried with a dry run in one examination.
 const TRIED: usize = 16;
 
@@ -214,7 +212,7 @@ impl Kubernetes {
 
     async fn probe(&self, identity: &Identity, found: &[Found]) -> Result<Answers, BackendError> {
         let mut canary = canary::ObjectCanary::new(&self.client, identity, &self.namespace, &self.name, &self.spec)?;
-        let run_id = format!("{:x}", std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos());
+        let run_id = run::id();
         let mut answers = run::run(&mut canary, &self.profile(), &run_id).await;
         canary.remove().await?;
         answers.extend(self.on_targets(found, &run_id).await);
@@ -246,16 +244,11 @@ impl Kubernetes {
 
     fn limits(&self, found: &[Found], carries: bool) -> Vec<NamedLimit> {
         let mut limits = Vec::new();
-        let unseen = |found: &Found| {
-            let parts = found.subresources.iter().filter(|part| UNSEEN.contains(&part.as_str()));
-            parts.map(|part| format!("{}/{part}", found.resource())).collect::<Vec<_>>()
-        };
-        let mut scaled: Vec<_> = found.iter().flat_map(unseen).collect();
-        scaled.dedup();
+        let scaled: BTreeSet<_> = found.iter().filter(|found| found.has_scale).map(|found| format!("{}/scale", found.resource())).collect();
         if !scaled.is_empty() {
             let detail = format!(
                 "{} is another kind of object, which carries no fence: whoever may write it changes the target unseen",
-                scaled.join(", ")
+                scaled.into_iter().collect::<Vec<_>>().join(", ")
             );
             limits.push(NamedLimit { name: LimitName::ScaleNotFenced, detail });
         }
@@ -264,6 +257,14 @@ impl Kubernetes {
             limits.push(NamedLimit { name: LimitName::WholeObjectWritersRefused, detail });
         }
         limits
+    }
+}
+
+/// What the API server said to an attempt.
+fn failed(what: impl fmt::Display, error: &kube::Error) -> BackendError {
+    match error {
+        kube::Error::Api(status) => BackendError::Refused(format!("{what}: {}", status.message)),
+        other => BackendError::Unreachable(other.to_string()),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The chart's policies as they are in the cluster, against what this version of fencedlock ships. The operator has no right to change them.
 
+use std::sync::LazyLock;
+
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject},
@@ -39,6 +41,12 @@ struct Expected {
     is_carry: bool,
 }
 
+/// An object that there should be, and the one that there is.
+type There<'a> = (&'a Expected, Option<DynamicObject>);
+
+/// What the chart ships, taken apart once.
+static EXPECTED: LazyLock<Vec<Expected>> = LazyLock::new(expected);
+
 fn expected() -> Vec<Expected> {
     let of = |text: &str, is_carry: bool| -> Vec<Expected> {
         text.split("\n---\n")
@@ -64,25 +72,23 @@ fn expected() -> Vec<Expected> {
 /// # Errors
 /// When the operator may not, or the API server cannot be reached.
 pub(super) async fn look(client: &Client, user: &str) -> Result<Policies, BackendError> {
-    let mut there = Vec::new();
-    for expected in expected() {
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &expected.resource);
-        let found = match api.get_opt(&expected.name).await {
-            Ok(found) => found,
-            Err(kube::Error::Api(status)) if status.code == 403 => {
-                return Err(BackendError::Refused(format!(
-                    "the operator may not get {} {:?}: install the chart with guard.enabled, which also gives it that right",
-                    expected.resource.plural, expected.name
-                )));
-            }
-            Err(error) => return Err(BackendError::Unreachable(error.to_string())),
-        };
-        there.push((expected, found));
-    }
+    let there = futures::future::try_join_all(EXPECTED.iter().map(|expected| get(client, expected))).await?;
     Ok(compare(&there, user))
 }
 
-fn compare(there: &[(Expected, Option<DynamicObject>)], user: &str) -> Policies {
+async fn get<'a>(client: &Client, expected: &'a Expected) -> Result<There<'a>, BackendError> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &expected.resource);
+    match api.get_opt(&expected.name).await {
+        Ok(found) => Ok((expected, found)),
+        Err(kube::Error::Api(status)) if status.code == 403 => Err(BackendError::Refused(format!(
+            "the operator may not get {} {:?}: install the chart with guard.enabled, which also gives it that right",
+            expected.resource.plural, expected.name
+        ))),
+        Err(error) => Err(BackendError::Unreachable(error.to_string())),
+    }
+}
+
+fn compare(there: &[There<'_>], user: &str) -> Policies {
     let mut policies =
         Policies { is_absent: there.iter().all(|(expected, found)| expected.is_carry || found.is_none()), ..Policies::default() };
     let found: Vec<&DynamicObject> = there.iter().filter_map(|(_, found)| found.as_ref()).collect();
@@ -165,20 +171,14 @@ fn differs(wanted: &Value, found: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn installed(change: impl Fn(&str, &mut Value)) -> Vec<(Expected, Option<DynamicObject>)> {
+    fn installed(change: impl Fn(&str, &mut Value)) -> Vec<There<'static>> {
         let found = |expected: &Expected| {
             let mut spec = substituted(&expected.spec, "['system:serviceaccount:fencedlock:fencedlock', 'other']");
             change(&expected.name, &mut spec);
             let object = DynamicObject::new(&expected.name, &expected.resource).data(serde_json::json!({ "spec": spec }));
             (!spec.is_null()).then_some(object)
         };
-        expected()
-            .into_iter()
-            .map(|expected| {
-                let found = found(&expected);
-                (expected, found)
-            })
-            .collect()
+        EXPECTED.iter().map(|expected| (expected, found(expected))).collect()
     }
 
     /// With another text in the place of the list.
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_the_chart_ships_is_in_order() {
-        let kinds: Vec<_> = expected().iter().map(|e| (e.resource.plural.clone(), e.name.clone())).collect();
+        let kinds: Vec<_> = EXPECTED.iter().map(|e| (e.resource.plural.clone(), e.name.clone())).collect();
         let wanted = [
             ("validatingadmissionpolicies", "fencedlock-guard"),
             ("validatingadmissionpolicybindings", "fencedlock-guard"),

@@ -18,8 +18,8 @@ const PAGE: u32 = 500;
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) kind: ApiResource,
-    /// Subresources that discovery lists, by their last part.
-    pub(super) subresources: Vec<String>,
+    /// Whether it has `/scale`, which changes it and is an object of another kind.
+    pub(super) has_scale: bool,
     pub(super) objects: Vec<ObjectMeta>,
     /// Names that no object has.
     pub(super) missing: Vec<String>,
@@ -38,7 +38,7 @@ impl Found {
 
 /// The ConfigMap in which the operator reserves epochs: fenced, it could not be written any more.
 const OWN: &str = "fencedlock-epochs";
-/// Kinds whose labels are copied to objects that the cluster writes itself, or whose fencing could stop elections.
+/// Kinds that are no targets, by group and plural, and why.
 const REFUSED: [(&str, &str, &str); 9] = [
     ("", "pods", "/binding would overwrite the fence, and neither the scheduler nor the kubelet could write them"),
     ("fencedlock.dev", "fencedlocks", "the operator could not write their status any more"),
@@ -68,7 +68,7 @@ pub(super) async fn find(
         if let Some((_, _, why)) = REFUSED.iter().find(|(group, resource, _)| *group == target.group && *resource == target.resource) {
             return Err(BackendError::Refused(format!("{field}.resource: {} cannot be a target: {why}", target.resource)));
         }
-        let (kind, subresources) = kind(client, target, &field).await?;
+        let (kind, has_scale) = kind(client, target, &field).await?;
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
         let (mut objects, mut missing) = (BTreeMap::new(), Vec::new());
         if target.names.iter().any(|name| is_ours(name)) {
@@ -77,7 +77,7 @@ pub(super) async fn find(
             )));
         }
         for name in &target.names {
-            match api.get_metadata_opt(name).await.map_err(|error| failed(&error, "get", target, namespace))? {
+            match api.get_metadata_opt(name).await.map_err(|error| refusal(&error, "get", target, namespace))? {
                 Some(object) => drop(objects.insert(name.clone(), object.metadata)),
                 None => missing.push(name.clone()),
             }
@@ -85,11 +85,11 @@ pub(super) async fn find(
         let stamped = format!("{}={boundary}", stamp::BOUNDARY);
         for selector in target.selector.iter().chain([&stamped]) {
             // What carries the fence already goes on moving with it, also when it matches no longer: it would be its last owner's for ever.
-            let listed = list(&api, selector).await.map_err(|error| failed(&error, "list", target, namespace))?;
+            let listed = list(&api, selector).await.map_err(|error| refusal(&error, "list", target, namespace))?;
             let named = listed.into_iter().map(|object| (object.name.clone().unwrap_or_default(), object));
             objects.extend(named.filter(|(name, _)| !is_ours(name)));
         }
-        all.push(Found { kind, subresources, objects: objects.into_values().collect(), missing });
+        all.push(Found { kind, has_scale, objects: objects.into_values().collect(), missing });
     }
     Ok(all)
 }
@@ -107,8 +107,8 @@ async fn list(api: &Api<DynamicObject>, selector: &str) -> Result<Vec<ObjectMeta
     }
 }
 
-/// The kind behind a group and a plural, in the version that the API server prefers, and its subresources.
-async fn kind(client: &Client, target: &KubernetesTarget, field: &str) -> Result<(ApiResource, Vec<String>), BackendError> {
+/// The kind behind a group and a plural, in the version that the API server prefers, and whether it has `/scale`.
+async fn kind(client: &Client, target: &KubernetesTarget, field: &str) -> Result<(ApiResource, bool), BackendError> {
     let unreachable = |error: kube::Error| BackendError::Unreachable(error.to_string());
     let version = if target.group.is_empty() {
         "v1".to_owned()
@@ -137,20 +137,18 @@ async fn kind(client: &Client, target: &KubernetesTarget, field: &str) -> Result
             of.name
         )));
     }
-    let prefix = format!("{}/", of.name);
-    let subresources = served.iter().filter_map(|resource| resource.name.strip_prefix(&prefix)).map(str::to_owned).collect();
+    let has_scale = served.iter().any(|resource| resource.name.strip_prefix(&of.name) == Some("/scale"));
     let gvk = GroupVersionKind::gvk(&target.group, &version, &of.kind);
-    Ok((ApiResource::from_gvk_with_plural(&gvk, &of.name), subresources))
+    Ok((ApiResource::from_gvk_with_plural(&gvk, &of.name), has_scale))
 }
 
 /// What the API server said, in words that name the right that is missing.
-pub(super) fn failed(error: &kube::Error, verb: &str, target: &KubernetesTarget, namespace: &str) -> BackendError {
+fn refusal(error: &kube::Error, verb: &str, target: &KubernetesTarget, namespace: &str) -> BackendError {
     let what = if target.group.is_empty() { target.resource.clone() } else { format!("{}.{}", target.resource, target.group) };
     match error {
         kube::Error::Api(status) if status.code == 403 && !status.message.contains("fencedlock: ") => BackendError::Refused(format!(
             "the operator may not {verb} {what} in namespace {namespace}: bind a Role that lets its ServiceAccount get, list and patch them"
         )),
-        kube::Error::Api(status) => BackendError::Refused(format!("{verb} {what}: {}", status.message)),
-        other => BackendError::Unreachable(other.to_string()),
+        error => super::failed(format_args!("{verb} {what}"), error),
     }
 }

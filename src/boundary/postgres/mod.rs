@@ -243,7 +243,7 @@ impl Postgres {
         let on_tables = probes::on_tables(&session, template, installed, &self.spec.writer_roles).await?;
         let (writing, open) = futures::try_join!(target.connect(), target.connect())?;
         let mut canary = canary::PostgresCanary::new(template, writer, session, writing, open);
-        let run_id = format!("{:x}", std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos());
+        let run_id = super::proof::run::id();
         let mut answers = super::proof::run::run(&mut canary, &Self::PROFILE, &run_id).await;
         answers.extend(on_tables);
         if writer.is_none() {

@@ -120,6 +120,11 @@ fn describe(write: &Write<'_>) -> String {
     }
 }
 
+/// What tells the markers of one run from those of another.
+pub fn id() -> String {
+    format!("{:x}", std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos())
+}
+
 /// Carries out the whole script. When the canary fails, everything that was not answered yet could not be told.
 pub async fn run(canary: &mut (dyn Canary + '_), profile: &Profile, run_id: &str) -> Answers {
     let (mut answers, mut done) = (Answers::default(), Done::default());

@@ -9,6 +9,15 @@ use super::*;
 use crate::boundary::memory::canary::{Flaw, MemoryCanary};
 
 const MANAGED: Profile = MemoryCanary::MANAGED;
+/// The application's own conditional update.
+const STATEMENT: Profile = Profile {
+    contract: Contract::AfterAcceptance,
+    claim: ClaimForm::Number,
+    names_holder: false,
+    stays_on_connection: false,
+    judges: Judges::ItsStatement,
+    ..MANAGED
+};
 
 fn answers(profile: Profile, flaws: impl IntoIterator<Item = Flaw>) -> Answers {
     let mut canary = MemoryCanary::new(profile, flaws);
@@ -120,18 +129,10 @@ fn found_by(profile: Profile, flaw: Flaw) -> (BTreeSet<Probe>, Seen) {
 fn each_flaw_is_found_by_the_probe_that_is_there_for_it() {
     let once = Profile { writes: WritesPerEpoch::Once, ..MANAGED };
     let sequenced = Profile { writes: WritesPerEpoch::Sequenced, ..MANAGED };
-    let statement = Profile {
-        contract: Contract::AfterAcceptance,
-        claim: ClaimForm::Number,
-        names_holder: false,
-        stays_on_connection: false,
-        judges: Judges::ItsStatement,
-        ..MANAGED
-    };
     for (flaw, profile, probe) in [
-        (Flaw::GuardsNoCreation, statement, Probe::RecreatedRefused),
-        (Flaw::AcceptsMissingClaims, statement, Probe::MissingClaimRefused),
-        (Flaw::Races, statement, Probe::RaceRefused),
+        (Flaw::GuardsNoCreation, STATEMENT, Probe::RecreatedRefused),
+        (Flaw::AcceptsMissingClaims, STATEMENT, Probe::MissingClaimRefused),
+        (Flaw::Races, STATEMENT, Probe::RaceRefused),
         (Flaw::AcceptsStale, MANAGED, Probe::StaleRefused),
         (Flaw::ComparesText, MANAGED, Probe::DigitBoundaryOrdered),
         (Flaw::AcceptsMissingClaims, MANAGED, Probe::MissingClaimRefused),
@@ -239,24 +240,16 @@ fn findings_end_a_proof() {
 
 #[test]
 fn what_cannot_pass_by_its_form_is_a_limit_with_a_name() {
-    let statement = Profile {
-        contract: Contract::AfterAcceptance,
-        claim: ClaimForm::Number,
-        names_holder: false,
-        stays_on_connection: false,
-        judges: Judges::ItsStatement,
-        ..MANAGED
-    };
-    let mut all = answers(statement, []);
+    let mut all = answers(STATEMENT, []);
     all.add(Probe::EnormousRefused, Outcome::Failed(Failure::Accepted, "2^53 - 1 was accepted".into()));
     all.add(Probe::NobodyRefused, Outcome::Failed(Failure::Accepted, "it still writes".into()));
-    let (seen, proven) = conclude(&examined(statement, all), None, Some(1), now());
+    let (seen, proven) = conclude(&examined(STATEMENT, all), None, Some(1), now());
     assert_eq!(seen.limits, [LimitName::EpochNotBounded, LimitName::NobodyNotRefused, LimitName::EpochNotBoundToHolder]);
     assert!(proven.is_some() && seen.stale_accepted.is_none());
     // That the rightful owner is refused is never a limit.
-    let mut locked_out = answers(statement, []);
+    let mut locked_out = answers(STATEMENT, []);
     locked_out.add(Probe::EnormousRefused, Outcome::Failed(Failure::Refused, "the owner is locked out".into()));
-    let (seen, proven) = conclude(&examined(statement, locked_out), None, Some(1), now());
+    let (seen, proven) = conclude(&examined(STATEMENT, locked_out), None, Some(1), now());
     assert!(proven.is_none() && seen.owner_refused.is_some());
 }
 

@@ -16,10 +16,11 @@ use fencedlock::{
     boundary::{
         Activation, Ask, Backend, Owner,
         postgres::{Access, Postgres, Which},
-        proof::Examination,
+        proof::{Examination, conclude},
     },
     epoch::{Epoch, Holder},
 };
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
@@ -219,6 +220,11 @@ pub async fn activate(boundary: &Postgres, epoch: u64, holder: &str) -> Activati
 
 pub async fn examine(boundary: &Postgres) -> Examination {
     boundary.examine(&Ask::default()).await.unwrap()
+}
+
+/// Whether an examination is a complete proof by itself.
+pub fn is_proven(examined: &Examination) -> bool {
+    conclude(examined, None, Some(1), Timestamp::now()).1.is_some()
 }
 
 /// The first column of every row.

@@ -45,7 +45,7 @@ impl Reading<'_> {
         &self,
         selection: Option<&Expr>,
         written: &[(String, &Expr)],
-        own: &[String],
+        own: &str,
         writes: WritesPerEpoch,
     ) -> Option<String> {
         let (fence, epoch) = (&self.declared.fence_column, self.declared.parameters.epoch);
@@ -83,7 +83,7 @@ impl Reading<'_> {
     }
 
     /// `fence < epoch` or `fence <= epoch`, from either side.
-    pub(super) fn comparison(&self, expression: &Expr, own: &[String]) -> Option<Compares> {
+    pub(super) fn comparison(&self, expression: &Expr, own: &str) -> Option<Compares> {
         let Expr::BinaryOp { left, op, right } = bare(expression) else { return None };
         let fence = self.declared.fence_column.as_str();
         let is_fence = |side: &Expr| Self::is_own(side, Some(fence), own).is_some();
@@ -100,7 +100,7 @@ impl Reading<'_> {
         }
     }
 
-    fn disjunction(&self, expression: &Expr, own: &[String]) -> Option<Form> {
+    fn disjunction(&self, expression: &Expr, own: &str) -> Option<Form> {
         let (column, holder) = self.declared.holder_column.as_deref().zip(self.declared.parameters.holder)?;
         let (fence, epoch) = (self.declared.fence_column.as_str(), self.declared.parameters.epoch);
         let equals = |expression: &Expr, column: &str, parameter: u8| {

@@ -131,12 +131,10 @@ impl Conditional {
             }
             Err(error) => found.unfinished = Some(error.to_string()),
         }
-        if let Some(trigger) = table::meddling(&session, table, &self.declared).await?.filter(|_| found.unfinished.is_none()) {
-            found.unfinished = Some(trigger);
-        }
-        if let Some(why) = statement.undecided.as_ref().filter(|_| found.unfinished.is_none()) {
-            found.unfinished = Some(refused(format_args!(".statement {why}")).to_string());
-        }
+        // What passed on the one row need not hold for the others.
+        let trigger = table::meddling(&session, table, &self.declared).await?;
+        let undecided = statement.undecided.as_ref().map(|why| refused(format_args!(".statement {why}")).to_string());
+        found.unfinished = found.unfinished.or(trigger).or(undecided);
         Ok(found)
     }
 
@@ -203,7 +201,7 @@ impl Conditional {
         let epoch = session.client.query_one("select format_type($1, null)", &[&epoch.oid()]).await.map_err(|error| failed(&error))?;
         let wrong = table::wrong_types(column, epoch.get(0));
         let mut canary = RowCanary::new(statement, &self.declared, row, column, writer, session, (writing, open));
-        let run_id = format!("{:x}", std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos());
+        let run_id = run::id();
         let mut answers = run::run(&mut canary, &self.profile(), &run_id).await;
         answers.name_failures(|probe, failure| table::named(statement, self.writes, probe, failure));
         answers.extend(wrong);

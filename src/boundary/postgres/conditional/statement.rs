@@ -245,8 +245,7 @@ impl Reading<'_> {
         }
         let table = place(name, self.tables).ok_or("updates no declared table")?;
         // An alias hides the table's name.
-        let own = alias.as_ref().map(|alias| folded(&alias.name)).or_else(|| parts(name).and_then(|mut parts| parts.pop()));
-        let own: Vec<String> = own.into_iter().collect();
+        let own = alias.as_ref().map_or_else(|| self.tables[table].name.clone(), |alias| folded(&alias.name));
         let selection = update.selection.as_ref();
         let pinned = selection.into_iter().flat_map(conjuncts).find_map(|conjunct| self.pinned(conjunct, &own));
         let key = pinned.ok_or_else(|| {
@@ -284,7 +283,7 @@ impl Reading<'_> {
             _ => return Err(format!("may update another row than the key's on a conflict: it is not run; write ON CONFLICT ({key})")),
         }
         let alias = insert.table_alias.as_ref().map(|alias| folded(&alias.alias));
-        let own: Vec<String> = alias.or_else(|| parts(name).and_then(|mut parts| parts.pop())).into_iter().collect();
+        let own = alias.unwrap_or_else(|| self.tables[table].name.clone());
         let mut statement = self.read(table, key, true, &update.assignments, update.selection.as_ref(), &own)?;
         statement.columns.extend(columns);
         Ok(statement)
@@ -297,7 +296,7 @@ impl Reading<'_> {
         inserts: bool,
         assignments: &[Assignment],
         selection: Option<&Expr>,
-        own: &[String],
+        own: &str,
     ) -> Result<Statement, String> {
         let mut written = Vec::new();
         for assignment in assignments {
@@ -347,17 +346,17 @@ impl Reading<'_> {
         is_parameter(value, parameter) || matches!(bare(value), Expr::CompoundIdentifier(path) if is_excluded(path))
     }
 
-    pub(super) fn is_own(expression: &Expr, column: Option<&str>, own: &[String]) -> Option<String> {
+    pub(super) fn is_own(expression: &Expr, column: Option<&str>, own: &str) -> Option<String> {
         let found = match bare(expression) {
             Expr::Identifier(name) => folded(name),
-            Expr::CompoundIdentifier(path) if path.len() >= 2 && own.contains(&folded(&path[path.len() - 2])) => folded(path.last()?),
+            Expr::CompoundIdentifier(path) if path.len() >= 2 && folded(&path[path.len() - 2]) == own => folded(path.last()?),
             _ => return None,
         };
         column.is_none_or(|wanted| wanted == found).then_some(found)
     }
 
     /// The column that a conjunct pins to the key.
-    fn pinned(&self, conjunct: &Expr, own: &[String]) -> Option<String> {
+    fn pinned(&self, conjunct: &Expr, own: &str) -> Option<String> {
         let Expr::BinaryOp { left, op: BinaryOperator::Eq, right } = conjunct else { return None };
         let key = self.declared.parameters.key;
         let (column, _) = [(left, right), (right, left)].into_iter().find(|(_, value)| is_parameter(value, key))?;
@@ -365,7 +364,7 @@ impl Reading<'_> {
         matches!(column.as_ref(), Expr::Identifier(_) | Expr::CompoundIdentifier(_)).then(|| Self::is_own(column, None, own))?
     }
 
-    fn compares(&self, selection: Option<&Expr>, own: &[String]) -> Compares {
+    fn compares(&self, selection: Option<&Expr>, own: &str) -> Compares {
         let Some(selection) = selection else { return Compares::Not };
         let (epoch, fence) = (self.declared.parameters.epoch, self.declared.fence_column.as_str());
         if let Some(compares) = conjuncts(selection).into_iter().find_map(|conjunct| self.comparison(conjunct, own)) {
