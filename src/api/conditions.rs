@@ -161,6 +161,12 @@ pub mod reason {
         OPAQUE = "Opaque";
         /// A container of the pod was started after the lock was acquired.
         CONTAINER_RESTARTED = "ContainerRestarted";
+        /// The holder's pod mounts no token that is bound to it.
+        TOKEN_NOT_BOUND = "TokenNotBound";
+        /// A boundary recognises owners by their pods, and the holder's is not known.
+        HOLDER_POD_UNKNOWN = "HolderPodUnknown";
+        /// The holder may be a process that had an epoch before, with another owner in between.
+        PROCESS_REUSED = "ProcessReused";
         /// The client rewrites what tells terms apart.
         COUNTER_UNRELIABLE = "CounterUnreliable";
         /// There is no holder.

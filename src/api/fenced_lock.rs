@@ -9,6 +9,7 @@ use super::write_boundary::{BoundaryType, BoundaryVerdict};
 use crate::epoch::{
     Epoch, EpochFloor,
     grant::{Grant, GrantState},
+    recent::RecentOwner,
     term::Term,
 };
 
@@ -236,7 +237,7 @@ pub struct FencedLockStatus {
     pub revoked: Option<RevocationStatus>,
     /// The pods that were granted epochs before and still exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 16))]
     pub recent_owners: Vec<RecentOwner>,
     /// How many of the required boundaries are proven or accepted, of how many: `1/2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -271,19 +272,6 @@ pub struct RevocationStatus {
     /// Why.
     #[schemars(length(min = 1, max = 1024))]
     pub reason: String,
-}
-
-/// A pod that was granted an epoch before.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RecentOwner {
-    /// The pod's uid.
-    #[schemars(length(min = 1, max = 64))]
-    pub pod_uid: String,
-    /// The epoch that it had.
-    pub epoch: Epoch,
-    /// When its grant ended.
-    pub until: Time,
 }
 
 /// A boundary, as the lock sees it.

@@ -41,6 +41,8 @@ pub enum Activation {
     Superseded(Epoch),
     /// It failed: why, and what to do.
     Failed(String),
+    /// It must not be tried: the reason, why, and what to do.
+    HeldBack(&'static str, String),
 }
 
 /// Everything that a lock's conditions depend on.
@@ -191,13 +193,20 @@ fn granted(facts: &LockFacts<'_>, grant: &Grant) -> (Truth, &'static str, String
         let message = format!("epoch {} waits, because it is not known which write boundaries have to be activated: {why}", grant.epoch);
         return (Truth::False, reason::FORBIDDEN, message);
     }
+    let held_back = facts.activations.iter().find_map(|(name, a)| match a {
+        Activation::HeldBack(reason, why) => Some((name, *reason, why)),
+        _ => None,
+    });
+    if let Some((name, reason, why)) = held_back {
+        return (Truth::False, reason, format!("epoch {} waits and is not given to write boundary {name:?}: {why}", grant.epoch));
+    }
     let failed = facts.activations.iter().find_map(|(name, a)| match a {
         Activation::Failed(why) => Some((name, why.clone())),
         Activation::Superseded(fence) => {
             let way_out = format!("set spec.epochFloor to {fence} and let the owner acquire the lock anew");
             Some((name, format!("its fence is at epoch {fence} already, and its guard is not known to be the operator's: {way_out}")))
         }
-        Activation::Done | Activation::Waiting => None,
+        Activation::Done | Activation::Waiting | Activation::HeldBack(..) => None,
     });
     if let Some((name, why)) = failed {
         let message = format!(

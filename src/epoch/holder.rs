@@ -73,6 +73,15 @@ impl Holder {
         };
         (name.len() <= 253 && name.split('.').all(is_label)).then_some(name)
     }
+
+    /// The uuid after the first `_`, as client-go writes its identities: it is made anew at each start, so another one is another process.
+    /// `None` when what stands there is no uuid in its usual, lower-case form.
+    pub fn process(&self) -> Option<&str> {
+        let (_, rest) = self.0.split_once('_')?;
+        let parts: Vec<_> = rest.split('-').collect();
+        let is_hex = |part: &str| part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        (parts.iter().map(|part| part.len()).eq([8, 4, 4, 4, 12]) && parts.iter().all(|part| is_hex(part))).then_some(rest)
+    }
 }
 
 impl TryFrom<String> for Holder {
@@ -124,6 +133,16 @@ mod tests {
         assert_eq!(Holder::new("ü".repeat(257)), Err(HolderError::TooLong(514)));
         for text in ["a/b#c_ü💥", " leading", "trailing ", "with \"quotes\" and 'more'", "A", "a"] {
             assert_eq!(Holder::new(text).unwrap().as_str(), text);
+        }
+    }
+
+    #[test]
+    fn a_process_is_told_by_the_uuid_of_its_start() {
+        let uuid = "5f2c0c1e-7d0a-4a53-9a3c-0a5d5f6b7c8d";
+        assert_eq!(Holder::new(format!("web-0_{uuid}")).unwrap().process(), Some(uuid));
+        let others = ["web-0", "web-0_x", "web-0_", uuid, "web-0_5F2c0c1e-7d0a-4a53-9a3c-0a5d5f6b7c8d"].map(str::to_owned);
+        for text in others.into_iter().chain([format!("web-0_x_{uuid}"), format!("web-0_{uuid}0"), format!("web-0_{uuid}-0")]) {
+            assert_eq!(Holder::new(text.clone()).unwrap().process(), None, "{text}");
         }
     }
 

@@ -10,6 +10,8 @@ mod number;
 pub mod claim;
 pub mod grant;
 pub mod mint;
+pub mod pod;
+pub mod recent;
 pub mod term;
 
 pub use holder::{Holder, HolderError};

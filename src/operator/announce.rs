@@ -113,5 +113,13 @@ pub(super) fn announce(
     {
         say("EpochActivated", false, format!("epoch {} is active for {:?}", new.epoch, short(new)));
     }
+    let held_back = |status: &FencedLockStatus| {
+        let condition = find(&status.conditions, on_lock::EPOCH_ACTIVE)?;
+        matches!(condition.reason.as_str(), reason::PROCESS_REUSED | reason::HOLDER_POD_UNKNOWN).then(|| condition.message.clone())
+    };
+    let was = held_back(before).filter(|_| epoch(&before.grant) == epoch(&after.grant));
+    if let (None, Some(message)) = (was, held_back(after)) {
+        say("GrantHeldBack", true, message);
+    }
     all
 }

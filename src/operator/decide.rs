@@ -3,7 +3,10 @@
 //!
 //! Start with [`decide`].
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt;
@@ -11,13 +14,14 @@ use kube::ResourceExt;
 use super::announce::{Announcement, announce};
 use crate::{
     api::{
-        BoundaryStatus, ClaimKind, Fence, FencedLock, FencedLockStatus, LockClass, MAX_BOUNDARIES, WriteBoundary,
+        BoundaryStatus, ClaimKind, Fence, FencedLock, FencedLockStatus, KubernetesBoundary, LockClass, MAX_BOUNDARIES, Reacquire,
+        WriteBoundary,
         conditions::{Truth, find, lock as on_lock, reason, truncate},
     },
     audit::{
         boundary::{self, Evidence, LockSide},
         conditions::{self, Activation, LockFacts},
-        owner::{self, PodRead},
+        owner::{self, ByPod, PodRead},
         schema::FieldError,
         verdict::{self, Found, OwnerUnique, Present, Required},
     },
@@ -26,6 +30,7 @@ use crate::{
         Epoch, Holder,
         grant::{self, Grant, GrantState, LeaseRead, Standing},
         mint::{self, MintError, Reservation, ReservationError, TrustedFence},
+        recent::{self, RecentOwner},
     },
 };
 
@@ -95,6 +100,8 @@ pub struct Observed {
     pub lease: LeaseRead,
     /// The holder's pod.
     pub pod: PodRead,
+    /// The uids of the pods that exist where holders run, when they were listed.
+    pub living: Option<BTreeSet<String>>,
     /// The boundaries that count, listed ones first.
     pub boundaries: Vec<Counted>,
     /// Why it is not known which boundaries refer to the lock, when it is not.
@@ -186,7 +193,8 @@ pub fn decide(observed: &Observed) -> Decision {
     let changes = epochs.changes(&input);
 
     let required: Vec<Required> = observed.boundaries.iter().map(|counted| judge(counted, observed, epochs.grant.as_ref())).collect();
-    let activations = activations(observed, epochs.grant.as_ref());
+    let recent_owners = recent_owners(observed, &before, epochs.grant.as_ref(), &now);
+    let activations = activations(observed, epochs.grant.as_ref(), &recent_owners);
     let is_blocking = |name: &str| observed.boundaries.iter().any(|b| b.name == name && blocks(observed, b));
     let blocking: Vec<_> = activations.iter().filter(|(name, _)| is_blocking(name)).cloned().collect();
     let boundaries_unread = observed.boundaries_unread.as_deref().filter(|_| spec.class == LockClass::CorrectnessCritical);
@@ -205,7 +213,7 @@ pub fn decide(observed: &Observed) -> Decision {
         Standing::HolderUnusable(error) => {
             OwnerUnique { status: Truth::Unknown, reason: reason::HOLDER_UNUSABLE, message: error.to_string() }
         }
-        _ => owner::judge(holder, identity, lease, epochs.grant.as_ref(), &observed.pod),
+        _ => owner::judge(holder, identity, lease, epochs.grant.as_ref(), &observed.pod, &by_pod(observed)),
     };
     let went_back = went_back(&epochs, &before);
     let went_back = went_back.as_ref().map(|(reason, message)| (*reason, message.as_str()));
@@ -250,7 +258,7 @@ pub fn decide(observed: &Observed) -> Decision {
         epoch: epochs.epoch,
         grant: epochs.grant.clone(),
         revoked: before.revoked.clone(),
-        recent_owners: before.recent_owners.clone(),
+        recent_owners,
         boundary_summary: summary(spec.class, judgement.summary),
         boundaries: boundary_statuses(observed, &required, &activations, epochs.grant.as_ref(), &before),
         proven_at: judgement.proven_at.map(|at| Time(truncate(at))),
@@ -263,7 +271,11 @@ pub fn decide(observed: &Observed) -> Decision {
     let reserve = epochs.reserve.clone().or_else(|| retire.max_by_key(|r| r.last));
     Decision {
         announcements: announce(&before, &status, &owner, epochs.began),
-        activate: activations.into_iter().filter(|(_, a)| *a != Activation::Done).map(|(name, _)| name).collect(),
+        activate: activations
+            .into_iter()
+            .filter(|(_, a)| !matches!(a, Activation::Done | Activation::HeldBack(..)))
+            .map(|(name, _)| name)
+            .collect(),
         until: [judgement.until, stalls_at].into_iter().flatten().min(),
         needs: needs(observed, &before, &epochs, changes || !retired.is_empty(), reserve.is_some()),
         reserve,
@@ -380,8 +392,48 @@ pub(super) fn lock_side(grant: Option<&Grant>) -> LockSide {
     LockSide::Found { active: active.map(|g| (g.epoch, g.holder.as_str().to_owned())) }
 }
 
+/// The boundary's declaration, when it recognises owners by their pods.
+fn pod_identity(counted: &Counted) -> Option<&KubernetesBoundary> {
+    match &counted.state {
+        CountedState::Present { object, .. } => object.spec.kubernetes.as_ref().filter(|k| k.claim == ClaimKind::PodIdentity),
+        _ => None,
+    }
+}
+
+fn by_pod(observed: &Observed) -> ByPod {
+    let declared: Vec<_> = observed.boundaries.iter().filter_map(pod_identity).collect();
+    // One that names no containers counts all.
+    let named =
+        if declared.iter().any(|k| k.containers.is_empty()) { Vec::new() } else { declared.iter().map(|k| &k.containers).collect() };
+    ByPod { is_needed: !declared.is_empty(), containers: named.into_iter().flatten().cloned().collect() }
+}
+
+/// The pods that had epochs before, as they are remembered beside the next grant.
+fn recent_owners(observed: &Observed, before: &FencedLockStatus, grant: Option<&Grant>, now: &Time) -> Vec<RecentOwner> {
+    let last = before.grant.as_ref().filter(|last| grant.is_none_or(|grant| grant.epoch != last.epoch));
+    let recent = match last {
+        Some(last) => recent::ended(&before.recent_owners, last, observed.living.as_ref(), now),
+        None => before.recent_owners.clone(),
+    };
+    match (grant, observed.pod.view()) {
+        (Some(grant), Some(pod)) => recent::settled(&recent, grant, pod),
+        _ => recent,
+    }
+}
+
+/// Why a boundary that recognises owners by their pods must not admit the holder of a grant.
+fn held_back(counted: &Counted, observed: &Observed, grant: &Grant, recent: &[RecentOwner]) -> Option<Activation> {
+    let declared = pod_identity(counted)?;
+    if grant.term.pod_uid.is_none() {
+        return Some(Activation::HeldBack(reason::HOLDER_POD_UNKNOWN, owner::without_pod(&grant.holder)));
+    }
+    let reused =
+        recent::reused(recent, grant, observed.pod.view(), &declared.containers).filter(|_| declared.reacquire == Reacquire::NewProcess)?;
+    Some(Activation::HeldBack(reason::PROCESS_REUSED, owner::held_back(&grant.holder, &reused)))
+}
+
 /// Where the grant has to be activated, and what became of it. Empty without a grant.
-fn activations(observed: &Observed, grant: Option<&Grant>) -> Vec<(String, Activation)> {
+fn activations(observed: &Observed, grant: Option<&Grant>, recent: &[RecentOwner]) -> Vec<(String, Activation)> {
     let Some(grant) = grant else { return Vec::new() };
     let contract = observed.lock.spec.contract;
     let recorded = observed.lock.status.as_ref().and_then(|s| s.grant.as_ref());
@@ -401,7 +453,10 @@ fn activations(observed: &Observed, grant: Option<&Grant>) -> Vec<(String, Activ
             blocks(observed, counted).then_some(Activation::Failed(why))
         }
         CountedState::Present { object, .. } if is_at(object, grant) => Some(Activation::Done),
-        CountedState::Present { .. } => Some(known(&counted.name).unwrap_or(Activation::Waiting)),
+        CountedState::Present { .. } => {
+            let held_back = held_back(counted, observed, grant, recent);
+            Some(held_back.or_else(|| known(&counted.name)).unwrap_or(Activation::Waiting))
+        }
     };
     observed.boundaries.iter().filter_map(|b| Some((b.name.clone(), activation(b)?))).collect()
 }
@@ -485,7 +540,13 @@ fn boundary_statuses(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{api::conditions::lock as on, epoch::term::LeaseView};
+    use crate::{
+        api::conditions::lock as on,
+        epoch::{
+            pod::{Container, Life, PodView},
+            term::LeaseView,
+        },
+    };
     use serde_json::json;
 
     fn at(second: i64) -> Timestamp {
@@ -524,6 +585,7 @@ mod tests {
             older: None,
             lease: lease("x", 0),
             pod: PodRead::Missing,
+            living: None,
             boundaries: vec![boundary],
             boundaries_unread: None,
             reservation: Ok(None),
@@ -766,5 +828,68 @@ mod tests {
         assert_eq!(gone.needs, Some(Needs::FreshReads), "the reservation has to be read");
         assert_eq!(gone.status.boundaries[0].fence, None);
         assert_eq!(gone.reserve, None, "the status keeps an epoch that is no higher than its own");
+    }
+
+    /// A boundary of objects that recognises owners by their pods.
+    fn objects(reacquire: &str) -> Counted {
+        let object = json!({"metadata": {"name": "db", "uid": "b"}, "spec": {"lockRef": {"name": "a"}, "type": "Kubernetes", "mode": "Enforce",
+            "kubernetes": {"claim": "PodIdentity", "targets": [{"resource": "configmaps", "names": ["web"]}], "reacquire": reacquire}}});
+        let object = Arc::new(serde_json::from_value(object).unwrap());
+        let Counted { name, listed, .. } = guard("Enforce");
+        Counted {
+            name,
+            listed,
+            state: CountedState::Present { object, field_errors: vec![], evidence: Evidence::Unseen, has_backend: true },
+        }
+    }
+
+    fn pod(uid: &str, started: i64) -> PodRead {
+        let container = Container { name: "app".into(), life: Life::Since(at(started)) };
+        PodRead::Found(PodView { uid: uid.into(), containers: vec![container], has_bound_token: true, ..PodView::default() })
+    }
+
+    /// Protocol section 4: a pod cannot be told from itself, so its process has to be another one when others owned the lock in between.
+    #[test]
+    fn the_same_process_gets_no_second_term_from_a_guard_that_knows_pods_only() {
+        let reason = |decision: &Decision| find(&decision.status.conditions, on::EPOCH_ACTIVE).unwrap().reason.clone();
+        let turn = |mut observed: Observed, now: i64, holder: &str, read: PodRead| {
+            (observed.now, observed.lease, observed.pod) = (at(now), lease(holder, i32::try_from(now).unwrap()), read);
+            observed.activations.clear();
+            let decision = decide(&observed);
+            (recorded(observed, &decision), decision)
+        };
+        for (reacquire, is_held_back) in [("NewProcess", true), ("Allow", false)] {
+            let mut observed = observed("CorrectnessCritical", objects(reacquire));
+            for (now, holder) in [(10, "x"), (20, "y")] {
+                let decision;
+                (observed, decision) = turn(observed, now, holder, pod(holder, 1));
+                assert_eq!((decision.activate.len(), reason(&decision).as_str()), (1, reason::ACTIVATION_PENDING));
+            }
+            let (observed, again) = turn(observed, 30, "x", pod("x", 1));
+            let recent: Vec<_> = again.status.recent_owners.iter().map(|owner| (owner.pod_uid.as_str(), owner.epoch.get())).collect();
+            assert_eq!((recent.as_slice(), state(&again)), ([("x", 1), ("y", 2)].as_slice(), Some((3, GrantState::Pending))));
+            if !is_held_back {
+                assert_eq!(again.activate, ["db"]);
+                continue;
+            }
+            assert!(again.activate.is_empty(), "it must not be stamped");
+            assert_eq!(reason(&again), reason::PROCESS_REUSED);
+            assert!(again.announcements.iter().any(|told| told.reason == "GrantHeldBack"), "{:?}", again.announcements);
+            // The way back: the container is started anew.
+            let next = decide(&Observed { pod: pod("x", 31), ..observed.clone() });
+            assert_eq!((next.activate.as_slice(), reason(&next).as_str()), (["db".to_owned()].as_slice(), reason::ACTIVATION_PENDING));
+            assert_eq!(next.status.recent_owners.len(), 1, "what is over is forgotten");
+        }
+    }
+
+    /// A holder that no pod is known for is said so, is not stamped, and gets in when its pod is known.
+    #[test]
+    fn a_holder_whose_pod_is_not_known_waits_for_it() {
+        let observed = observed("CorrectnessCritical", objects("NewProcess"));
+        let first = decide(&observed);
+        let said = find(&first.status.conditions, on::EPOCH_ACTIVE).unwrap();
+        assert_eq!((said.reason.as_str(), first.activate.len()), (reason::HOLDER_POD_UNKNOWN, 0), "{}", said.message);
+        let known = Observed { pod: pod("x", 1), ..recorded(observed, &first) };
+        assert_eq!(decide(&known).activate, ["db"]);
     }
 }

@@ -2,7 +2,7 @@
 //! [`Freshness`].
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -22,16 +22,13 @@ use super::{
     unit::{FenceRead, Guarded, PodSeen, Unit, Unseen, declared, key_of, owner, seen, settled, ticket},
 };
 use crate::{
-    api::{FencedLock, Identity, WriteBoundary},
-    audit::{
-        boundary::Evidence,
-        conditions::Activation,
-        owner::{PodRead, PodView},
-    },
+    api::{FencedLock, FencedLockStatus, Identity, WriteBoundary},
+    audit::{boundary::Evidence, conditions::Activation, owner::PodRead},
     boundary::{self, Backend},
     epoch::{
         grant::{Grant, LeaseRead, Standing},
         mint::TrustedFence,
+        pod::PodView,
         term::LeaseView,
     },
 };
@@ -56,6 +53,7 @@ pub(super) async fn gather(unit: &Unit, lock: Arc<FencedLock>, freshness: Freshn
     let (lease, reservation) = futures::join!(read_lease(unit, &key, &lock, freshness), reservation);
     let (lease, reservation) = (lease?, reservation?);
     let pod = read_pod(unit, &key, &lock, &lease).await?;
+    let living = living_pods(unit, &key, &lock, &before, freshness).await;
     let (boundaries, boundaries_unread) = cached_boundaries(unit, &key, &lock).await;
     let activations = before.grant.as_ref().map_or_else(BTreeMap::new, |grant| activated(unit, &boundaries, grant));
     Ok(Observed {
@@ -70,6 +68,7 @@ pub(super) async fn gather(unit: &Unit, lock: Arc<FencedLock>, freshness: Freshn
         unreadable_fences: BTreeMap::new(),
         lease,
         pod,
+        living,
         boundaries,
         boundaries_unread,
         reservation,
@@ -185,6 +184,33 @@ async fn read_pod(unit: &Unit, key: &Key, lock: &FencedLock, lease: &LeaseRead) 
         Seen::There(PodSeen { view: Some(view), .. }) => PodRead::Found(view),
         _ => PodRead::Missing,
     })
+}
+
+/// How many earlier owners may be remembered before it is looked which of them exist.
+const REMEMBERED: usize = 8;
+
+/// The uids of the pods where the holders run, so that those that are gone are not remembered. Listed only when a term may end and many are.
+async fn living_pods(
+    unit: &Unit,
+    key: &Key,
+    lock: &FencedLock,
+    before: &FencedLockStatus,
+    freshness: Freshness,
+) -> Option<BTreeSet<String>> {
+    let lease =
+        lock.spec.coordinator.lease.as_ref().filter(|_| freshness != Freshness::Cached && before.recent_owners.len() >= REMEMBERED)?;
+    let api: Api<Pod> = Api::namespaced(unit.client.clone(), lease.pod_namespace.as_deref().unwrap_or(&key.0));
+    let mut params = ListParams::default().limit(500);
+    let mut living = BTreeSet::new();
+    loop {
+        // What cannot be listed is remembered longer.
+        let page = api.list_metadata(&params).await.ok()?;
+        living.extend(page.items.into_iter().filter_map(|pod| pod.metadata.uid));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Some(living),
+        }
+    }
 }
 
 /// The older lock on the same Lease: by creation, then by name. A lock that is malformed claims nothing.

@@ -34,11 +34,11 @@ use super::{
 };
 use crate::{
     api::{FencedLock, WriteBoundary},
-    audit::owner::PodView,
     boundary::{Activation, Backends, Observation, Owner},
     epoch::{
         Epoch,
         grant::{Grant, GrantState},
+        pod::PodView,
         term::{LeaseView, precedes},
     },
 };

@@ -19,8 +19,8 @@ use crate::{
 };
 use fencedlock::{
     api::{
-        BoundaryVerdict, GuardMode, KubernetesBoundary, LimitName, WriteBoundary, WriteBoundaryStatus, conditions::boundary as on_boundary,
-        conditions::lock as on,
+        BoundaryVerdict, FencedLockStatus, GuardMode, KubernetesBoundary, LimitName, WriteBoundary, WriteBoundaryStatus,
+        conditions::boundary as on_boundary, conditions::lock as on,
     },
     boundary::{
         Activation, Ask, Backend, BuiltIn, Owner,
@@ -30,7 +30,10 @@ use fencedlock::{
     epoch::{Epoch, Holder},
     operator::{Scope, Settings},
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{MicroTime, Time},
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::{
     Client,
     api::{Patch, PatchParams},
@@ -121,6 +124,16 @@ impl Objects {
             ],
             "",
         );
+    }
+
+    /// What a kubelet says when it has started a pod's container.
+    fn started(&self, pod: &str, at: Timestamp) {
+        let container = json!({"name": "c", "image": "x", "imageID": "", "ready": true, "restartCount": 0,
+            "state": {"running": {"startedAt": Time(at)}}});
+        let status = json!({"status": {"containerStatuses": [container]}}).to_string();
+        self.lab
+            .plane
+            .kubectl(&["patch", "pod", pod, "-n", &self.lab.namespace, "--subresource=status", "--type=merge", "-p", &status], "");
     }
 
     fn uid(&self, pod: &str) -> String {
@@ -229,8 +242,8 @@ async fn a_holder_that_is_no_pod_is_named_and_has_a_way_out() {
     let _operator = objects.run();
     objects.declare(spec("PodIdentity")).await;
     objects.lab.lease("a").put(Some("somebody"), Some(0), at(0)).await;
-    let said = |status: &fencedlock::api::FencedLockStatus| {
-        status.conditions.iter().any(|c| c.type_ == on::EPOCH_ACTIVE && c.status == "False" && c.message.contains("HolderPodUnknown"))
+    let said = |status: &FencedLockStatus| {
+        status.conditions.iter().any(|c| c.type_ == on::EPOCH_ACTIVE && c.status == "False" && c.reason == "HolderPodUnknown")
     };
     let lock = objects.lab.until("a", "HolderPodUnknown", said).await;
     assert!(condition_of(lock.status.as_ref().unwrap(), on::EPOCH_ACTIVE).message.contains("claim: Annotation"));
@@ -240,6 +253,49 @@ async fn a_holder_that_is_no_pod_is_named_and_has_a_way_out() {
     objects.lab.until_active("a", 1, "somebody").await;
     let claim = json!({"metadata": {"annotations": {"fencedlock.dev/claim": "1.1.somebody"}}, "data": {"owner": "somebody"}});
     assert_eq!(objects.worker("worker-a").await.merge(&objects.web(), claim).await.status, 200);
+}
+
+/// G07, B02, protocol section 4: one process that owns the lock twice, with somebody else in between, could write in its second term what it sent
+/// in its first. It is held back and told so, and its way back is a new process.
+#[tokio::test]
+async fn a_process_that_comes_back_is_held_back_until_it_is_a_new_one() {
+    let objects = Objects::new().await;
+    let web = objects.web();
+    let long_ago = Timestamp::now() - SignedDuration::from_hours(1);
+    for pod in ["worker-a", "worker-b"] {
+        objects.started(pod, long_ago);
+    }
+    let (a, b) = (objects.worker("worker-a").await, objects.worker("worker-b").await);
+    let _operator = objects.run();
+    objects.declare(spec("PodIdentity")).await;
+    let lease = objects.lab.lease("a");
+    let [first, second] =
+        ["5f2c0c1e-7d0a-4a53-9a3c-0a5d5f6b7c8d", "6f2c0c1e-7d0a-4a53-9a3c-0a5d5f6b7c8d"].map(|uuid| format!("worker-a_{uuid}"));
+    let after = |minutes: i64| Some(MicroTime(long_ago + SignedDuration::from_mins(minutes)));
+    lease.put(Some(&first), Some(0), after(1)).await;
+    objects.lab.until_active("a", 1, &first).await;
+    // It crashes while it owns the lock, and the process that follows it has an identity of its own.
+    objects.started("worker-a", long_ago + SignedDuration::from_mins(2));
+    lease.put(Some("worker-b"), Some(1), after(3)).await;
+    objects.lab.until_active("a", 2, "worker-b").await;
+    lease.put(Some(&second), Some(2), after(4)).await;
+    objects.lab.until_active("a", 3, &second).await;
+    assert_eq!(a.merge(&web, data("a again")).await.status, 200);
+
+    lease.put(Some("worker-b"), Some(3), after(5)).await;
+    let is = |status: &FencedLockStatus| condition_of(status, on::EPOCH_ACTIVE).reason == "ProcessReused";
+    let status = objects.lab.until("a", "ProcessReused", is).await.status.unwrap();
+    let said = condition_of(&status, on::EPOCH_ACTIVE).message;
+    for wanted in ["under epoch 2", "container \"c\"", "kubectl delete pod"] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+    assert_eq!(status.recent_owners.iter().map(|owner| owner.epoch.get()).collect::<Vec<_>>(), [2, 3], "that of epoch 1 is dead");
+    let refused = b.merge(&web, data("late")).await;
+    assert!(refused.status == 403 && refused.message.contains("epoch 3 of write boundary objects belongs to worker-a"), "{refused:?}");
+    objects.started("worker-b", Timestamp::now() + SignedDuration::from_secs(2));
+    objects.lab.until_active("a", 4, "worker-b").await;
+    assert_eq!(b.merge(&web, data("b again")).await.status, 200);
+    assert_eq!(a.merge(&web, data("late")).await.status, 403);
 }
 
 /// Every probe that counts passes on the canary and on the targets, whichever way owners are recognised.
