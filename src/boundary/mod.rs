@@ -118,12 +118,16 @@ impl BackendError {
 }
 
 /// What an examination is asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
     /// Whether a guard that was found altered is installed again. Not at first: what was found is told before it is mended.
     pub repair: bool,
     /// Whether a guard is known to have been installed before: one that is not there at all was taken away.
     pub is_known: bool,
+    /// Whether the fence was activated under the present declaration, so that everything has to be as it is declared.
+    pub is_activated: bool,
+    /// The namespace that the holders' pods run in, when it is another one than the boundary's.
+    pub pods_in: Option<String>,
 }
 
 /// One write boundary, as the operator drives it. Every call is idempotent; the caller bounds it in time.
@@ -158,12 +162,13 @@ pub fn is_built_in(spec: &WriteBoundarySpec) -> bool {
 pub struct BuiltIn {
     client: Client,
     patience: postgres::Patience,
+    objects: kubernetes::Shared,
 }
 
 impl BuiltIn {
     /// Backends that read Secrets and stamp objects with this client.
     pub fn new(client: Client) -> Self {
-        Self { client, patience: Arc::default() }
+        Self { client, patience: Arc::default(), objects: kubernetes::Shared::default() }
     }
 }
 
@@ -178,7 +183,8 @@ impl Backends for BuiltIn {
         let (namespace, name) = (boundary.namespace()?, boundary.name_any());
         let mode = boundary.spec.mode.unwrap_or(GuardMode::Observe);
         if let Some(spec) = boundary.spec.kubernetes.as_ref().filter(|_| boundary.spec.type_ == BoundaryType::Kubernetes) {
-            return Some(Arc::new(kubernetes::Kubernetes::new(self.client.clone(), namespace, name, spec.clone(), mode)));
+            let objects = kubernetes::Kubernetes::new(self.client.clone(), namespace, name, spec.clone(), mode);
+            return Some(Arc::new(objects.sharing(&self.objects)));
         }
         let spec = boundary.spec.postgres.as_ref().filter(|_| boundary.spec.type_ == BoundaryType::Postgres)?;
         let which = postgres::Which {

@@ -16,7 +16,7 @@ use super::{
     guarded::Malformed,
     jobs::Progress,
     metrics::Kind,
-    prove::{FenceKnown, limits},
+    prove::{FenceKnown, Work, limits},
     reconcile::{LOOK_AGAIN, wait_until},
     status,
     unit::{Guarded, Unit, key_of, settled, ticket},
@@ -61,7 +61,7 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
     let grant = lock.and_then(|l| l.status.as_ref()).and_then(|s| s.grant.as_ref());
     let side = if is_there { lock_side(grant) } else { LockSide::NotFound };
     let field_errors = unit.checked_boundaries.errors(key, &boundary.spec);
-    let next = prove(unit, key, boundary, field_errors.is_empty(), now);
+    let next = prove(unit, key, boundary, field_errors.is_empty(), lock, now);
     if is_ahead(unit, key, &side) {
         // This process has activated a grant whose status its cache does not show yet.
         return Ok(Action::requeue(CATCH_UP));
@@ -77,7 +77,7 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
     });
     if !unit.proofs.may_record(boundary, judged.verdict) {
         // It is looked at now; this boundary is woken when that ends.
-        let next = prove(unit, key, boundary, true, now);
+        let next = prove(unit, key, boundary, true, lock, now);
         return Ok(next.map_or_else(Action::await_change, Action::requeue));
     }
     let news = unit.proofs.news(key);
@@ -104,10 +104,19 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
 const CATCH_UP: Duration = Duration::from_millis(200);
 
 /// Takes in what an examination found, and begins one that is due. Returns when to come again.
-fn prove(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary, is_valid: bool, now: Timestamp) -> Option<Duration> {
+fn prove(
+    unit: &Arc<Unit>,
+    key: &Key,
+    boundary: &WriteBoundary,
+    is_valid: bool,
+    lock: Option<&FencedLock>,
+    now: Timestamp,
+) -> Option<Duration> {
     let backend = unit.backends.backend(boundary).filter(|_| is_valid)?;
     let (queue, own) = (unit.boundary_queue.clone(), key.clone());
-    let (tally, next) = unit.proofs.drive(boundary, backend, unit.settings.proof_timeout, now, move || queue.push(&own));
+    let lease = lock.and_then(|lock| lock.spec.coordinator.lease.as_ref());
+    let work = Work { backend, pods_in: lease.and_then(|lease| lease.pod_namespace.clone()), limit: unit.settings.proof_timeout };
+    let (tally, next) = unit.proofs.drive(boundary, work, now, move || queue.push(&own));
     if let Some(tally) = tally {
         unit.metrics.examined(boundary.spec.type_, &tally);
     }

@@ -77,6 +77,15 @@ pub(super) struct News {
     pub(super) void: Option<String>,
 }
 
+/// An examination to make.
+pub(super) struct Work {
+    pub(super) backend: Arc<dyn Backend>,
+    /// The namespace that the holders' pods run in, when the lock names one.
+    pub(super) pods_in: Option<String>,
+    /// How long it may take.
+    pub(super) limit: Duration,
+}
+
 /// What one examination adds to the metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tally {
@@ -152,8 +161,7 @@ impl Proofs {
     pub(super) fn drive(
         &self,
         boundary: &WriteBoundary,
-        backend: Arc<dyn Backend>,
-        limit: Duration,
+        Work { backend, pods_in, limit }: Work,
         now: Timestamp,
         wake: impl FnOnce() + Send + 'static,
     ) -> (Option<Tally>, Duration) {
@@ -187,7 +195,9 @@ impl Proofs {
         }
         let status = boundary.status.as_ref();
         let is_known = status.is_some_and(|status| status.fence.is_some() || status.proof.is_some());
-        let ask = Ask { repair: entry.seen.guard_altered.is_some(), is_known };
+        let fence = status.and_then(|status| status.fence.as_ref());
+        let is_activated = fence.is_some_and(|fence| fence.generation == boundary.metadata.generation);
+        let ask = Ask { repair: entry.seen.guard_altered.is_some(), is_known, is_activated, pods_in };
         let turns = Arc::clone(&self.turns);
         let work = move || async move {
             let turn = turns.acquire().await.map_err(|error| Failure::from(error.to_string()))?;

@@ -67,7 +67,7 @@ async fn an_altered_guard_is_told_and_then_mended() {
         assert!(!is_proven(&found) && found.answers.is_none(), "{sql}");
         let (seen, _) = conclude(&found, None, Some(1), Timestamp::now());
         assert!(seen.guard_altered.is_some());
-        let mended = boundary.examine(&Ask { repair: true, is_known: true }).await.unwrap();
+        let mended = boundary.examine(&Ask { repair: true, is_known: true, ..Ask::default() }).await.unwrap();
         assert!(mended.guard_altered.is_none() && is_proven(&mended), "{sql}: {mended:?}");
         assert_eq!(said_by_stale(&db).await, "FL002", "{sql}");
         assert_eq!(mended.fence.unwrap().epoch.get(), 7, "{sql}: the fence stays");

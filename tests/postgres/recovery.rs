@@ -131,7 +131,7 @@ async fn a_restored_dump_is_another_fence() {
     assert!(before.void(Some(1), &found.guard, &found.server).is_some());
     assert_eq!(found.fence.unwrap().epoch.get(), 7);
     // pg_restore keeps ALWAYS since 15 or not: whatever it did, the guard stands again in the end.
-    let mended = boundary.examine(&Ask { repair: true, is_known: true }).await.unwrap();
+    let mended = boundary.examine(&Ask { repair: true, is_known: true, ..Ask::default() }).await.unwrap();
     assert!(conclude(&mended, None, Some(1), Timestamp::now()).1.is_some(), "{:?}", mended.guard_altered);
     assert_eq!(activate(&boundary, 9, "b").await, Activation::Activated);
     assert_eq!(said(&db.claiming(&claim(7, "a")).await, "update t set v = v").await, "FL002");
@@ -146,9 +146,9 @@ async fn a_lost_fence_refuses_everybody_until_it_is_activated() {
     db.admin.batch_execute("drop schema fencedlock cascade").await.unwrap();
     assert_eq!(boundary.observe().await.unwrap().fence, None);
     // Who knows that it was installed says that it is gone, and mends it the next time.
-    let known = boundary.examine(&Ask { is_known: true, repair: false }).await.unwrap();
+    let known = boundary.examine(&Ask { is_known: true, ..Ask::default() }).await.unwrap();
     assert!(known.guard_altered.is_some_and(|text| text.contains("is gone from this database")));
-    let found = boundary.examine(&Ask { is_known: true, repair: true }).await.unwrap();
+    let found = boundary.examine(&Ask { is_known: true, repair: true, ..Ask::default() }).await.unwrap();
     assert!(before.void(Some(1), &found.guard, &found.server).is_some());
     assert_eq!(found.fence, None);
     assert_ne!(said(&db.claiming(&claim(7, "a")).await, "update t set v = v").await, "ok");

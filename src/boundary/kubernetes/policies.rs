@@ -67,6 +67,11 @@ fn expected() -> Vec<Expected> {
     of(GUARD, false).into_iter().chain(of(CARRY, true)).collect()
 }
 
+/// Plural and name of everything that the chart ships.
+pub(super) fn names() -> Vec<(String, String)> {
+    EXPECTED.iter().map(|expected| (expected.resource.plural.clone(), expected.name.clone())).collect()
+}
+
 /// Reads everything.
 ///
 /// # Errors

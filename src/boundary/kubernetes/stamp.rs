@@ -75,12 +75,25 @@ impl Stamp {
 
     /// Whether an object carries it, and nothing else of ours but a claim.
     pub(super) fn is_on(&self, object: &ObjectMeta) -> bool {
-        let same = |wanted: &[(&str, String)], has: Option<&BTreeMap<String, String>>| {
-            let has = has.into_iter().flatten().filter(|(key, _)| key.starts_with(PREFIX) && *key != CLAIM);
-            let has: BTreeMap<&str, &str> = has.map(|(key, value)| (key.as_str(), value.as_str())).collect();
-            has == wanted.iter().map(|(key, value)| (*key, value.as_str())).collect()
+        self.differs(object).is_empty()
+    }
+
+    /// The labels and annotations of ours that are not as the stamp has them, in words.
+    pub(super) fn differs(&self, object: &ObjectMeta) -> Vec<String> {
+        let compare = |wanted: &[(&'static str, String)], has: Option<&BTreeMap<String, String>>| {
+            let ours = has.into_iter().flatten().filter(|(key, _)| key.starts_with(PREFIX) && *key != CLAIM);
+            let mut has: BTreeMap<&str, &str> = ours.map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            let mut differs = Vec::new();
+            for (key, wanted) in wanted {
+                let found = has.remove(key);
+                if found != Some(wanted.as_str()) {
+                    differs.push(found.map_or_else(|| format!("{key} is missing"), |found| format!("{key} is {found:?}")));
+                }
+            }
+            differs.extend(has.into_iter().map(|(key, value)| format!("{key} is {value:?}")));
+            differs
         };
-        same(&self.labels, object.labels.as_ref()) && same(&self.annotations, object.annotations.as_ref())
+        [compare(&self.labels, object.labels.as_ref()), compare(&self.annotations, object.annotations.as_ref())].concat()
     }
 
     /// The merge patch that puts it on an object as it was read, and takes everything else of ours away. A claim stays as long as the fence
@@ -195,7 +208,7 @@ mod tests {
         assert!(!annotations.contains_key("fencedlock.dev/forged") && !annotations.contains_key(CLAIM));
         assert_eq!(merged(&stamped, &removal(&stamped)).labels, object.labels);
         let next = Stamp::new("db", GuardMode::Observe, &spec("PodIdentity"), &owner(7), &[]);
-        assert!(!next.is_on(&stamped));
+        assert_eq!(next.differs(&stamped), ["fencedlock.dev/mode is \"Enforce\"", "fencedlock.dev/exempt is \"deployer\\nhelm\""]);
     }
 
     /// Under the same epoch the worker's count goes on; a new epoch begins a new one.

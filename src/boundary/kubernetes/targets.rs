@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, ListParams, ObjectMeta},
@@ -118,12 +119,7 @@ async fn kind(client: &Client, target: &KubernetesTarget, field: &str) -> Result
         let preferred = group.and_then(|group| group.preferred_version.map(|version| version.version));
         preferred.ok_or_else(|| BackendError::Refused(format!("{field}.group: the API server serves no group {:?}", target.group)))?
     };
-    let served = if target.group.is_empty() {
-        client.list_core_api_resources(&version).await
-    } else {
-        client.list_api_group_resources(&format!("{}/{version}", target.group)).await
-    };
-    let served = served.map_err(unreachable)?.resources;
+    let served = served(client, &target.group, &version).await?.unwrap_or_default();
     let of = served.iter().find(|resource| resource.name == target.resource).ok_or_else(|| {
         let group = if target.group.is_empty() { "the core group".to_owned() } else { format!("group {:?}", target.group) };
         BackendError::Refused(format!(
@@ -140,6 +136,20 @@ async fn kind(client: &Client, target: &KubernetesTarget, field: &str) -> Result
     let has_scale = served.iter().any(|resource| resource.name.strip_prefix(&of.name) == Some("/scale"));
     let gvk = GroupVersionKind::gvk(&target.group, &version, &of.kind);
     Ok((ApiResource::from_gvk_with_plural(&gvk, &of.name), has_scale))
+}
+
+/// What the API server serves of a group's version; `None` when it knows none of them.
+pub(super) async fn served(client: &Client, group: &str, version: &str) -> Result<Option<Vec<APIResource>>, BackendError> {
+    let served = if group.is_empty() {
+        client.list_core_api_resources(version).await
+    } else {
+        client.list_api_group_resources(&format!("{group}/{version}")).await
+    };
+    match served {
+        Ok(list) => Ok(Some(list.resources)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(BackendError::Unreachable(error.to_string())),
+    }
 }
 
 /// What the API server said, in words that name the right that is missing.

@@ -154,7 +154,7 @@ impl Postgres {
         let installed = guard::read(&session.client, &template, &self.spec.tables).await?;
         installed.is_not_later_than(&self.declaration)?;
         let before = installed.differences(&template, self.declaration.generation);
-        let altered = self.told_altered(*ask, &installed, &before);
+        let altered = self.told_altered(ask, &installed, &before);
         let mut found = Examination {
             profile: Self::PROFILE,
             server: String::new(),
@@ -183,7 +183,7 @@ impl Postgres {
     }
 
     /// What was installed and does not stand any more, as long as it has to be told.
-    fn told_altered(&self, ask: Ask, installed: &guard::Installed, before: &guard::Differences) -> Option<String> {
+    fn told_altered(&self, ask: &Ask, installed: &guard::Installed, before: &guard::Differences) -> Option<String> {
         let is_gone = ask.is_known && installed.record.is_none();
         let gone = is_gone.then(|| format!("the fence of {} is gone from this database, and its guard with it", self.names.boundary));
         let first = gone.or_else(|| before.altered.first().cloned()).filter(|_| !ask.repair)?;
