@@ -130,6 +130,18 @@ pub struct Ask {
     pub pods_in: Option<String>,
 }
 
+/// What a receiver tells by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The guard was changed.
+    Guard,
+    /// Something that has to be guarded carries no fence.
+    Unfenced,
+}
+
+/// Whom it tells.
+pub type Tell = Arc<dyn Fn(Change) + Send + Sync>;
+
 /// One write boundary, as the operator drives it. Every call is idempotent; the caller bounds it in time.
 pub trait Backend: Send + Sync + fmt::Debug {
     /// Reads the fence. Changes nothing.
@@ -140,6 +152,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Installs what is missing, looks for ways around, and tries the guard. Leaves nothing in anybody's data.
     fn examine<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>>;
+
+    /// Tells of changes for as long as it is polled. `None` where a receiver tells nothing: there the next examination sees them.
+    fn follow(&self, _tell: Tell) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
 }
 
 /// Finds the backend of a boundary.
@@ -169,6 +186,13 @@ impl BuiltIn {
     /// Backends that read Secrets and stamp objects with this client.
     pub fn new(client: Client) -> Self {
         Self { client, patience: Arc::default(), objects: kubernetes::Shared::default() }
+    }
+
+    /// The same, trying the guard of objects at each API server.
+    #[must_use]
+    pub fn with_servers(mut self, servers: kubernetes::ApiServers) -> Self {
+        self.objects.servers = servers;
+        self
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{FOUND, Failure};
 use crate::{
-    boundary::BuiltIn,
+    boundary::{BuiltIn, kubernetes::ApiServers},
     client::acquire::Timing,
     operator::{self, Election, Scope, Settings},
 };
@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
 }
 
 async fn check(settings: Settings) -> Result<u8, Failure> {
-    let client = connect(&settings).await?;
+    let (client, _) = connect(&settings).await?;
     let missing =
         operator::check(&client, &settings.scope, settings.election.as_ref()).await.map_err(|error| Failure::Other(error.to_string()))?;
     let mut out = std::io::stdout();
@@ -117,17 +117,21 @@ fn read_timeout(settings: &Settings) -> Duration {
     settings.watch_timeout + Duration::from_secs(20)
 }
 
-async fn connect(settings: &Settings) -> Result<kube::Client, Failure> {
+/// A client, and how the single API servers are reached.
+async fn connect(settings: &Settings) -> Result<(kube::Client, ApiServers), Failure> {
     let no_cluster = |error: &dyn std::fmt::Display| {
         Failure::Other(format!("no cluster to talk to: {error}; inside a pod the ServiceAccount is used, elsewhere KUBECONFIG"))
     };
     let mut config = kube::Config::infer().await.map_err(|error| no_cluster(&error))?;
     config.read_timeout = Some(read_timeout(settings));
-    kube::Client::try_from(config).map_err(|error| no_cluster(&error))
+    // A kubeconfig comes before the pod's own configuration, and may be of another cluster.
+    let is_inside = kube::Config::incluster().is_ok_and(|inside| inside.cluster_url == config.cluster_url);
+    let servers = if is_inside { ApiServers::Discovered(Box::new(config.clone())) } else { ApiServers::Configured };
+    Ok((kube::Client::try_from(config).map_err(|error| no_cluster(&error))?, servers))
 }
 
 async fn serve(settings: Settings, listener: Option<TcpListener>) -> Result<u8, Failure> {
-    let client = connect(&settings).await?;
+    let (client, servers) = connect(&settings).await?;
     let stop = CancellationToken::new();
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let on_signal = stop.clone();
@@ -140,7 +144,7 @@ async fn serve(settings: Settings, listener: Option<TcpListener>) -> Result<u8, 
         on_signal.cancel();
     });
     tracing::info!(version = env!("CARGO_PKG_VERSION"), scope = ?settings.scope, "the operator starts");
-    operator::run(client.clone(), settings, Arc::new(BuiltIn::new(client)), Arc::default(), listener, stop)
+    operator::run(client.clone(), settings, Arc::new(BuiltIn::new(client).with_servers(servers)), Arc::default(), listener, stop)
         .await
         .map_err(|error| Failure::Other(error.to_string()))?;
     Ok(0)

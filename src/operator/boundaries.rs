@@ -16,14 +16,14 @@ use super::{
     guarded::Malformed,
     jobs::Progress,
     metrics::Kind,
-    prove::{FenceKnown, Work, limits},
+    prove::{FenceKnown, Work, limits, went_back},
     reconcile::{LOOK_AGAIN, wait_until},
     status,
-    unit::{Guarded, Unit, key_of, settled, ticket},
+    unit::{Guarded, Unit, declared, key_of, settled, ticket},
 };
 use crate::{
     api::{
-        BoundaryVerdict, Fence, FencedLock, WriteBoundary, WriteBoundaryStatus,
+        BoundaryType, BoundaryVerdict, Fence, FencedLock, WriteBoundary, WriteBoundaryStatus,
         conditions::{self, Finding, Truth, boundary as on_boundary, reason, truncate},
     },
     audit::{
@@ -114,6 +114,7 @@ fn prove(
 ) -> Option<Duration> {
     let backend = unit.backends.backend(boundary).filter(|_| is_valid)?;
     let (queue, own) = (unit.boundary_queue.clone(), key.clone());
+    unit.followers.follow(unit, key, declared(boundary), &*backend);
     let lease = lock.and_then(|lock| lock.spec.coordinator.lease.as_ref());
     let work = Work { backend, pods_in: lease.and_then(|lease| lease.pod_namespace.clone()), limit: unit.settings.proof_timeout };
     let (tally, next) = unit.proofs.drive(boundary, work, now, move || queue.push(&own));
@@ -136,9 +137,10 @@ fn fence_rolled_back(boundary: &WriteBoundary, seen: Option<&FenceKnown>) -> Opt
     let before = boundary.status.as_ref()?.fence.as_ref()?;
     let now = seen?.as_ref().map(|(epoch, _)| *epoch);
     let there = now.map_or_else(|| "gone".to_owned(), |epoch| format!("at epoch {epoch}"));
-    let text =
-        format!("the fence was at epoch {} and is {there}: the database was restored or failed over; it is activated again", before.epoch);
-    (now < Some(before.epoch)).then_some(text)
+    let what =
+        if boundary.spec.type_ == BoundaryType::Kubernetes { "cluster was restored" } else { "database was restored or failed over" };
+    let text = format!("the fence was at epoch {} and is {there}: the {what}; it is activated again", before.epoch);
+    went_back(boundary, now).then_some(text)
 }
 
 /// A verdict and what it rests on.

@@ -15,6 +15,7 @@ mod error;
 mod events;
 mod few;
 mod follow;
+mod followers;
 mod gather;
 mod groups;
 mod guarded;

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     api::{
-        self, BoundaryVerdict, ProofSchedule, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus,
+        self, BoundaryType, BoundaryVerdict, ProofSchedule, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus,
         conditions::{reason, truncate},
     },
     audit::boundary::{Evidence, Seen, remembered},
@@ -33,6 +33,8 @@ use crate::{
 /// How many boundaries are examined at the same time. Those that wait for a database that does not answer count too, so it is far
 /// more than work at once.
 const AT_ONCE: usize = 512;
+/// How soon another look follows one during which something changed.
+const HURRIED: Duration = Duration::from_secs(1);
 /// How soon a guard that was found altered is installed again: late enough to be seen, early enough to matter.
 const MEND_AFTER: Duration = Duration::from_secs(10);
 
@@ -64,6 +66,8 @@ struct Known {
     finding_since: Option<Instant>,
     /// What was not told yet.
     news: News,
+    /// Whether something changed while an examination may have looked already.
+    is_hurried: bool,
 }
 
 /// What examinations brought that has to be told once. It waits until a pass could write its status.
@@ -151,11 +155,19 @@ impl Known {
             observed_written: None,
             finding_since: None,
             news: News::default(),
+            is_hurried: false,
         }
     }
 }
 
 impl Proofs {
+    /// Asks for an examination now: something was changed.
+    pub(super) fn hurry(&self, key: &Key) {
+        if let Some(known) = locked(&self.known).get_mut(key) {
+            (known.due, known.is_hurried) = (Instant::now(), true);
+        }
+    }
+
     /// Runs on a boundary's clock: takes in an examination that ended, begins one that is due. Returns what to count, and when to come
     /// again.
     pub(super) fn drive(
@@ -197,6 +209,8 @@ impl Proofs {
         let is_known = status.is_some_and(|status| status.fence.is_some() || status.proof.is_some());
         let fence = status.and_then(|status| status.fence.as_ref());
         let is_activated = fence.is_some_and(|fence| fence.generation == boundary.metadata.generation);
+        // What changes from here on is looked at once more.
+        entry.is_hurried = false;
         let ask = Ask { repair: entry.seen.guard_altered.is_some(), is_known, is_activated, pods_in };
         let turns = Arc::clone(&self.turns);
         let work = move || async move {
@@ -342,8 +356,7 @@ impl Known {
     /// Takes in an examination. One that is outdated saw the fence before an activation moved it.
     fn take_in(&mut self, boundary: &WriteBoundary, (began, examined): Examined, is_outdated: bool, now: Timestamp) -> Tally {
         let (generation, fence) = (boundary.metadata.generation, examined.fence.as_ref().map(Fence::owner));
-        let recorded = boundary.status.as_ref().and_then(|status| status.fence.as_ref()).map(|fence| fence.epoch);
-        let went_back = !is_outdated && fence.as_ref().map(|(epoch, _)| *epoch) < recorded;
+        let went_back = !is_outdated && went_back(boundary, fence.as_ref().map(|(epoch, _)| *epoch));
         // A fence that went back is another database than the one that was proven, whatever else is the same.
         let before = self.proven.as_ref().filter(|_| !went_back);
         let (seen, proven) = proof::conclude(&examined, before, generation, now);
@@ -360,10 +373,19 @@ impl Known {
         let tally = Tally { refused, probes: proof::results(&proof::outcomes(&examined)) };
         let wait = if seen.guard_altered.is_some() { MEND_AFTER.min(interval(&boundary.spec)) } else { interval(&boundary.spec) };
         (self.seen, self.proven, self.failure) = (seen, proven, None);
+        let wait = if std::mem::take(&mut self.is_hurried) { HURRIED } else { wait };
         (self.due, self.refused) = (Instant::now() + wait, examined.refused.or(self.refused));
         self.last = Some((began, examined));
         tally
     }
+}
+
+/// Whether a fence is behind where a status has it: something was restored. One that is gone was lost with its database, but an object that carries
+/// none is a new one.
+pub(super) fn went_back(boundary: &WriteBoundary, now: Option<Epoch>) -> bool {
+    let recorded = boundary.status.as_ref().and_then(|status| status.fence.as_ref()).map(|fence| fence.epoch);
+    let may_be_new = now.is_none() && boundary.spec.type_ == BoundaryType::Kubernetes;
+    now < recorded && !may_be_new
 }
 
 /// Whether a status records what only another look can take back.

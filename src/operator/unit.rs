@@ -23,6 +23,7 @@ use super::{
     error::{Error, contained},
     events::Announcer,
     follow::{Followable, Followed, Key, Seen},
+    followers::Followers,
     groups::Groups,
     jobs::Jobs,
     metrics::{Kind, Metrics},
@@ -200,6 +201,8 @@ pub(super) struct Unit {
     pub(super) fence_reads: Jobs<Key, Declared, FenceRead>,
     /// What is known of how boundaries behave.
     pub(super) proofs: Arc<Proofs>,
+    /// What receivers tell by themselves.
+    pub(super) followers: Followers,
     pub(super) checked_locks: Checked,
     pub(super) checked_boundaries: Checked,
     pub(super) quarrels: Quarrels,
@@ -257,6 +260,7 @@ impl Unit {
             activations: Jobs::default(),
             fence_reads: Jobs::default(),
             proofs: Arc::default(),
+            followers: Followers::default(),
             checked_locks: Checked::new("FencedLock"),
             checked_boundaries: Checked::new("WriteBoundary"),
             quarrels: Quarrels::default(),

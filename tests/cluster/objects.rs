@@ -27,19 +27,20 @@ use fencedlock::{
     },
     boundary::{
         Activation, Ask, Backend, BuiltIn, Owner,
-        kubernetes::Kubernetes,
-        proof::{Outcome, Probe, Right, conclude, right},
+        kubernetes::{ApiServers, Kubernetes},
+        proof::{Failure, Outcome, Probe, Right, conclude, right},
     },
     epoch::{Epoch, Holder},
     operator::{Scope, Settings},
 };
+use futures::StreamExt;
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, Time},
     jiff::{SignedDuration, Timestamp},
 };
 use kube::{
-    Client,
-    api::{Patch, PatchParams},
+    Client, ResourceExt,
+    api::{Patch, PatchParams, WatchEvent, WatchParams},
 };
 use serde_json::{Value, json};
 
@@ -50,7 +51,8 @@ static PLANE: LazyLock<Plane> = LazyLock::new(|| plane("objects"));
 pub struct Objects {
     pub lab: Lab,
     operator: Client,
-    /// The uid of the operator's pod.
+    /// The operator's pod, and its uid.
+    pod: String,
     pod_uid: String,
 }
 
@@ -61,7 +63,7 @@ impl Objects {
 
     pub async fn on(plane: &'static Plane) -> Self {
         let objects = Self::without_rights(plane).await;
-        objects.team_binds("configmaps", &["get", "list", "patch"]);
+        objects.team_binds("configmaps", &["get", "list", "watch", "patch"]);
         objects
     }
 
@@ -84,7 +86,8 @@ impl Objects {
         }
         let pod = |name: &str, account: &str| {
             json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-                   "spec": {"serviceAccountName": account, "containers": [{"name": "c", "image": "x"}]}})
+                   "spec": {"serviceAccountName": account, "containers": [{"name": "c", "image": "x"}],
+                       "volumes": [{"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]}})
         };
         let items = json!({"apiVersion": "v1", "kind": "List", "items": [
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "worker"}},
@@ -100,7 +103,7 @@ impl Objects {
         plane.kubectl(&["apply", "-n", "fencedlock", "-f", "-"], &pod(&name, "fencedlock").to_string());
         let uid = plane.kubectl(&["get", "pod", &name, "-n", "fencedlock", "-o", "jsonpath={.metadata.uid}"], "");
         let operator = Requester::account(plane, &lab.admin, "fencedlock", "fencedlock", Some((&name, &uid))).await.client;
-        Self { lab, operator, pod_uid: uid }
+        Self { lab, operator, pod: name, pod_uid: uid }
     }
 
     /// What a team does to let the operator fence its objects.
@@ -165,13 +168,61 @@ impl Objects {
         self.lab.operator_set(self.operator.clone(), settings, std::sync::Arc::new(BuiltIn::new(self.operator.clone())))
     }
 
+    /// Declares a boundary that is examined every ten seconds, and its lock.
     pub async fn declare(&self, kubernetes: Value) {
+        self.declare_every("10s", kubernetes).await;
+    }
+
+    pub async fn declare_every(&self, interval: &str, kubernetes: Value) {
         let acceptance = json!({"covers": ["CreateNotFenced"], "acceptedBy": "a", "reason": "r", "compensation": "c", "expires": "2099-01-01T00:00:00Z"});
-        let boundary = json!({"lockRef": {"name": "a"}, "type": "Kubernetes", "mode": "Enforce", "proof": {"interval": "10s", "maxAge": "30s"},
+        let boundary = json!({"lockRef": {"name": "a"}, "type": "Kubernetes", "mode": "Enforce", "proof": {"interval": interval},
             "riskAcceptance": acceptance, "kubernetes": kubernetes});
         self.lab.declare_boundary("objects", boundary).await;
         let lock = json!({"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": "a"}}, "writeBoundaries": ["objects"]});
         self.lab.declare_spec("a", lock).await;
+    }
+
+    /// The operator's client, with another connection to an API server on this port.
+    async fn operator_at(&self, port: u16) -> Client {
+        let server = format!("https://127.0.0.1:{port}");
+        let client = Requester::account_at(
+            self.lab.plane,
+            Some(&server),
+            &self.lab.admin,
+            "fencedlock",
+            "fencedlock",
+            Some((&self.pod, &self.pod_uid)),
+        )
+        .await
+        .client;
+        let began = std::time::Instant::now();
+        while client.apiserver_version().await.is_err() {
+            assert!(began.elapsed() < Duration::from_secs(60), "the API server at {server} does not start");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        client
+    }
+
+    /// Waits until somebody's writes are refused, or are not any more.
+    async fn refuses(&self, by: &Requester, path: &str, refused: bool) {
+        let status = if refused { 403 } else { 200 };
+        let began = std::time::Instant::now();
+        for n in 0.. {
+            let reply = by.merge(&format!("{path}?dryRun=All"), data(&format!("{status} {n}"))).await;
+            if reply.status == status {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "never {status}: {reply:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The boundary's verdicts from now on.
+    async fn verdicts(&self) -> Verdicts {
+        let now = self.lab.boundaries().get("objects").await.unwrap();
+        let params = WatchParams::default().fields("metadata.name=objects");
+        let events = self.lab.boundaries().watch(&params, &now.resource_version().unwrap()).await.unwrap();
+        Verdicts(Box::pin(events))
     }
 
     pub async fn until_verdict(&self, verdict: BoundaryVerdict, reason: &str) -> WriteBoundaryStatus {
@@ -179,6 +230,27 @@ impl Objects {
             b.and_then(|b| b.status.as_ref()).is_some_and(|s| s.verdict == Some(verdict) && s.reason.as_deref() == Some(reason))
         };
         self.lab.until_boundary("objects", &format!("{verdict:?} {reason}"), is).await.status.unwrap()
+    }
+}
+
+/// Every status of a boundary, one after the other.
+struct Verdicts(std::pin::Pin<Box<dyn futures::Stream<Item = Result<WatchEvent<WriteBoundary>, kube::Error>> + Send>>);
+
+impl Verdicts {
+    /// Waits until these reasons were there, in this order.
+    async fn pass_through(&mut self, reasons: &[&str]) {
+        for wanted in reasons {
+            let reached = async {
+                while let Some(event) = self.0.next().await {
+                    if let WatchEvent::Modified(boundary) = event.unwrap()
+                        && boundary.status.as_ref().and_then(|status| status.reason.as_deref()) == Some(wanted)
+                    {
+                        return;
+                    }
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(40), reached).await.unwrap_or_else(|_| panic!("never {wanted}"));
+        }
     }
 }
 
@@ -219,30 +291,87 @@ async fn an_unmodified_writer_is_fenced_by_the_api_server() {
     objects.lab.until("a", "RiskAccepted", |status| status.verdict == Some(Verdict::RiskAccepted)).await;
     let stored = a.send("GET", &web, PLAIN, &Value::Null).await.body;
     assert_eq!((stored["data"]["owner"].as_str(), stored["metadata"]["labels"]["app"].as_str()), (Some("b"), Some("web")));
+}
 
-    // A target that is created later is fenced when it is seen.
-    objects.lab.plane.kubectl(
+/// What happens is seen when it happens: with proofs an hour apart, a target that is created later is fenced at once, and said not to be until then;
+/// a binding that is deleted is told at once, and so is its return.
+#[tokio::test]
+async fn what_happens_is_seen_at_once() {
+    static OWN: LazyLock<Plane> = LazyLock::new(|| plane("watched"));
+    let objects = Objects::on(&OWN).await;
+    let (namespace, web) = (objects.lab.namespace.clone(), objects.web());
+    let _operator = objects.run();
+    let many = json!({"claim": "PodIdentity", "targets": [{"resource": "configmaps", "selector": "app=web"}]});
+    objects.declare_every("1h", many).await;
+    objects.lab.lease("a").put(Some("worker-a"), Some(0), at(0)).await;
+    objects.until_verdict(BoundaryVerdict::RiskAccepted, "RiskAccepted").await;
+    let (a, b) = (objects.worker("worker-a").await, objects.worker("worker-b").await);
+    let late = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "labels": {"app": "web"}}});
+    let mut verdicts = objects.verdicts().await;
+    assert_eq!(b.send("POST", web.trim_end_matches("/web"), PLAIN, &late).await.status, 201);
+    objects.refuses(&b, &web.replace("/web", "/late"), true).await;
+    verdicts.pass_through(&["NotActivated", "RiskAccepted"]).await;
+    assert_eq!(a.merge(&web.replace("/web", "/late"), data("a")).await.status, 200);
+
+    OWN.kubectl(&["delete", "validatingadmissionpolicybinding", "fencedlock-guard"], "");
+    objects.until_verdict(BoundaryVerdict::Violated, "GuardAltered").await;
+    OWN.kubectl(&["apply", "-f", "-"], &policies());
+    // Not before it is in force again: nothing is said that is not so.
+    objects.until_verdict(BoundaryVerdict::RiskAccepted, "RiskAccepted").await;
+    assert_eq!(b.merge(&web, data("late")).await.status, 403);
+    // An operator that may not watch the targets says so.
+    OWN.kubectl(
         &[
-            "delete",
-            "configmap",
-            "web",
+            "patch",
+            "role",
+            "fence-configmaps",
             "-n",
-            &objects.lab.namespace,
-            "--as",
-            "system:kube-controller-manager",
-            "--as-group",
-            "system:masters",
+            &namespace,
+            "--type=json",
+            "-p",
+            r#"[{"op": "replace", "path": "/rules/0/verbs", "value": ["get", "list", "patch"]}]"#,
         ],
         "",
     );
-    let again = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web"}, "data": {"owner": "b again"}});
-    assert_eq!(b.send("POST", web.trim_end_matches("/web"), PLAIN, &again).await.status, 201);
-    let began = std::time::Instant::now();
-    while a.merge(&format!("{web}?dryRun=All"), data("late")).await.status != 403 {
-        assert!(began.elapsed() < Duration::from_secs(40), "it is never fenced");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert_eq!(b.merge(&web, data("b once more")).await.status, 200);
+    let again = Patch::Merge(json!({"spec": {"proof": {"interval": "10s"}}}));
+    objects.lab.boundaries().patch("objects", &PatchParams::default(), &again).await.unwrap();
+    let says = |b: Option<&WriteBoundary>| {
+        b.and_then(|b| b.status.as_ref()).is_some_and(|status| {
+            status.conditions.iter().any(|c| c.type_ == on_boundary::GUARD_INSTALLED && c.message.contains("may not watch configmaps"))
+        })
+    };
+    objects.lab.until_boundary("objects", "may not watch", says).await;
+}
+
+/// Each API server learns of policies by itself. One at which they are not in force is found, also when all others refuse.
+#[tokio::test]
+async fn every_api_server_is_tried() {
+    static OWN: LazyLock<Plane> = LazyLock::new(|| plane("two"));
+    let objects = Objects::on(&OWN).await;
+    let at_7 = owner(7, "worker-a", Some(objects.uid("worker-a")));
+    let others = [OWN.another_apiserver(&[]), OWN.another_apiserver(&["--disable-admission-plugins=ValidatingAdmissionPolicy"])];
+    let clients = [objects.operator_at(others[0].port).await, objects.operator_at(others[1].port).await];
+    let first = ("first".to_owned(), objects.operator.clone());
+    let second = ("second".to_owned(), clients[0].clone());
+    let lame = ("lame".to_owned(), clients[1].clone());
+    let with =
+        |servers: Vec<(String, Client)>| objects.backend(spec("PodIdentity"), GuardMode::Enforce).with_servers(ApiServers::These(servers));
+    assert_eq!(with(vec![]).activate(&at_7).await, Ok(Activation::Activated));
+    let answer = async |servers| with(servers).examine(&Ask::default()).await.unwrap();
+    let good = answer(vec![first.clone(), second.clone()]).await;
+    assert_eq!(good.answers.as_ref().unwrap().of(Probe::StaleRefused), Some(&Outcome::Passed), "{:?}", good.unfinished);
+    let bad = answer(vec![first.clone(), second, lame]).await;
+    let failed = bad.answers.as_ref().unwrap().of(Probe::StaleRefused).unwrap();
+    assert!(matches!(failed, Outcome::Failed(Failure::Accepted, why) if why.contains("API server lame admits")), "{failed:?}");
+    let (seen, proven) = conclude(&bad, None, Some(1), Timestamp::now());
+    assert!(seen.stale_accepted.is_some() && proven.is_none());
+    // One that cannot be asked leaves it open.
+    let [_, stopped] = others;
+    drop(stopped);
+    let gone = answer(vec![first, ("gone".to_owned(), clients[1].clone())]).await;
+    assert!(
+        matches!(gone.answers.as_ref().unwrap().of(Probe::StaleRefused), Some(Outcome::Inconclusive(why)) if why.contains("API server gone"))
+    );
 }
 
 /// Whom nobody can tell from others gets no grant: it is said why, and nothing that worked is taken away.
@@ -343,7 +472,11 @@ async fn every_probe_that_counts_passes_on_what_the_chart_installs() {
             };
             made.iter().filter(is).count()
         };
-        assert_eq!((of("create"), of("delete")), (2, 2), "{claim}: what was made was taken away, twice");
+        assert_eq!(
+            (of("create"), of("delete")),
+            (4, 4),
+            "{claim}: what was made was taken away: for all API servers, for the script, and all again"
+        );
     }
 }
 
@@ -466,24 +599,12 @@ async fn the_glass_can_be_broken_and_objects_given_back() {
     let objects = Objects::on(&OWN).await;
     let (namespace, web) = (objects.lab.namespace.as_str(), objects.web());
     let operator = objects.run();
-    objects.declare(spec("PodIdentity")).await;
+    objects.declare_every("1h", spec("PodIdentity")).await;
     objects.lab.lease("a").put(Some("worker-a"), Some(0), at(0)).await;
     objects.lab.until_active("a", 1, "worker-a").await;
     objects.until_verdict(BoundaryVerdict::RiskAccepted, "RiskAccepted").await;
     let b = objects.worker("worker-b").await;
-    let until = async |status: u16| {
-        let began = std::time::Instant::now();
-        let mut n = 0;
-        loop {
-            n += 1;
-            let reply = b.merge(&format!("{web}?dryRun=All"), data(&format!("{status} {n}"))).await;
-            if reply.status == status {
-                return;
-            }
-            assert!(began.elapsed() < Duration::from_secs(30), "never {status}: {reply:?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
+    let until = async |status: u16| objects.refuses(&b, &web, status == 403).await;
     until(403).await;
     OWN.kubectl(&["delete", "validatingadmissionpolicybinding", "fencedlock-guard"], "");
     until(200).await;

@@ -22,6 +22,7 @@ use crate::{
         BackendError,
         digest::hash,
         proof::{
+            Answers, Failure, Outcome, Probe,
             run::{Answer, Canary, Raced, Write},
             script::{Claim, Kind, Race},
         },
@@ -31,6 +32,10 @@ use crate::{
 
 /// How many writers race at the same time with an activation.
 const WRITERS: usize = 4;
+/// How long policies may take until they are in force at an API server.
+const IN_FORCE: Duration = Duration::from_secs(10);
+/// How often it is asked whether they are.
+const POLL: Duration = Duration::from_millis(100);
 /// How long they go on when nothing refuses them.
 const RACE: Duration = Duration::from_secs(10);
 
@@ -47,6 +52,8 @@ pub(super) struct ObjectCanary {
     boundary: String,
     spec: KubernetesBoundary,
     uid: String,
+    /// The operator's pod: with it the canary goes, also when nobody is left to take it away.
+    pod: Option<String>,
     /// The epoch on the object, which goes up with each stamp.
     epoch: u64,
     /// Whom the script has activated, under which of its epochs.
@@ -81,10 +88,43 @@ impl ObjectCanary {
             boundary: format!("canary-{suffix}"),
             spec,
             uid,
+            pod: identity.pod_name.clone(),
             epoch: 0,
             owner: (0, None),
             stamped: None,
         })
+    }
+
+    /// Writes that must be refused, to nobody's object, at each API server. Policies take effect some time after they were created, at each server
+    /// at its own time: it is waited for, and one at which they do not is told.
+    pub(super) async fn at_each(&mut self, servers: &[(String, Client)], run_id: &str) -> Result<Answers, BackendError> {
+        Canary::reset(self).await?;
+        let tries = servers.iter().map(|(server, client)| self.until_refused(server, client, run_id));
+        let mut answers = Answers::default();
+        for outcome in futures::future::join_all(tries).await {
+            answers.add(Probe::StaleRefused, outcome);
+        }
+        Ok(answers)
+    }
+
+    async fn until_refused(&self, server: &str, client: &Client, run_id: &str) -> Outcome {
+        let api: Api<ConfigMap> = Api::namespaced(client.clone(), self.api.namespace().unwrap_or_default());
+        let params = PatchParams { dry_run: true, ..PatchParams::default() };
+        let until = Instant::now() + IN_FORCE;
+        for n in 0.. {
+            // Each write is another one: one that changes nothing passes.
+            let change = json!({"data": {"marker": format!("{run_id}-{n}")}});
+            match api.patch(&self.name, &params, &Patch::Merge(change)).await {
+                Err(kube::Error::Api(status)) if is_rejection(&status) => break,
+                Err(error) => return Outcome::Inconclusive(format!("API server {server}: {error}")),
+                Ok(_) if Instant::now() < until => tokio::time::sleep(POLL).await,
+                Ok(_) => {
+                    let what = format!("API server {server} admits a write to what belongs to nobody: the policies are not in force there");
+                    return Outcome::Failed(Failure::Accepted, what);
+                }
+            }
+        }
+        Outcome::Passed
     }
 
     /// Takes it away.
@@ -118,6 +158,9 @@ impl ObjectCanary {
         } else {
             let mut object = stamp.patch(&kube::api::ObjectMeta::default());
             object["metadata"]["name"] = Value::from(self.name.as_str());
+            if let Some(pod) = &self.pod {
+                object["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": self.uid}]);
+            }
             let object: ConfigMap = serde_json::from_value(object).map_err(|error| BackendError::Refused(error.to_string()))?;
             self.api.create(&PostParams::default(), &object).await.map_err(|error| failed(&error))?;
         }

@@ -17,18 +17,23 @@ use serde_json::json;
 mod activate;
 mod bypass;
 mod canary;
+mod follow;
 mod place;
 mod policies;
 mod rbac;
+mod servers;
 mod stamp;
 mod targets;
 
 use activate::{Not, fence, is_ahead, stamp_all};
+use follow::{Followed, PolicyWatch, Unwatched};
 use stamp::{Seen, Stamp};
 use targets::Found;
 
+pub use servers::ApiServers;
+
 use super::{
-    Activation, Ask, Backend, BackendError, Observation, Owner,
+    Activation, Ask, Backend, BackendError, Observation, Owner, Tell,
     proof::{Answers, Bypass, ClaimForm, Examination, Failure, Judges, NamedLimit, Outcome, Probe, Profile, run},
 };
 use crate::api::{ClaimKind, Contract, GuardMode, KubernetesBoundary, LimitName, Reacquire, WritesPerEpoch};
@@ -51,6 +56,9 @@ pub struct Kubernetes {
 #[derive(Clone, Default)]
 pub(super) struct Shared {
     rbac: Arc<rbac::Cache>,
+    policies: Arc<PolicyWatch>,
+    unwatched: Arc<Unwatched>,
+    pub(super) servers: ApiServers,
 }
 
 impl fmt::Debug for Kubernetes {
@@ -63,7 +71,9 @@ impl fmt::Debug for Kubernetes {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Identity {
     user: String,
-    /// The uid of its pod, when its token is bound to one.
+    /// The name of its pod, when its token is bound to one.
+    pod_name: Option<String>,
+    /// The pod's uid.
     pod_uid: Option<String>,
 }
 
@@ -94,6 +104,13 @@ impl Kubernetes {
     /// A boundary, as it is declared.
     pub fn new(client: Client, namespace: String, name: String, spec: KubernetesBoundary, mode: GuardMode) -> Self {
         Self { client, namespace, name, spec, mode, shared: Shared::default() }
+    }
+
+    /// The same, with API servers that are tried one by one.
+    #[must_use]
+    pub fn with_servers(mut self, servers: ApiServers) -> Self {
+        self.shared.servers = servers;
+        self
     }
 
     /// The same, with what others share with it.
@@ -185,8 +202,9 @@ impl Kubernetes {
             .status
             .and_then(|status| status.user_info)
             .unwrap_or_default();
-        let pod_uid = info.extra.as_ref().and_then(|extra| extra.get("authentication.kubernetes.io/pod-uid")?.first().cloned());
-        Ok(Identity { user: info.username.unwrap_or_default(), pod_uid })
+        let extra = |key: &str| info.extra.as_ref().and_then(|extra| extra.get(key)?.first().cloned());
+        let (pod_name, pod_uid) = (extra("authentication.kubernetes.io/pod-name"), extra("authentication.kubernetes.io/pod-uid"));
+        Ok(Identity { user: info.username.unwrap_or_default(), pod_name, pod_uid })
     }
 
     async fn observe_now(&self) -> Result<Observation, BackendError> {
@@ -223,7 +241,7 @@ impl Kubernetes {
             fence: lowest.as_ref().filter(|_| undeclared.is_empty()).map(fence),
             refused: None,
             last_refused: None,
-            notes: notes(&found, &policies),
+            notes: self.notes(&found, &policies),
             unfinished: policies.wrong.filter(|_| policies.is_absent && !ask.is_known),
         };
         if self.mode == GuardMode::Observe || examined.guard_altered.is_some() || examined.unfinished.is_some() || examined.shared.is_some()
@@ -274,7 +292,9 @@ impl Kubernetes {
     async fn probe(&self, identity: &Identity, found: &[Found]) -> Result<Answers, BackendError> {
         let mut canary = canary::ObjectCanary::new(&self.client, identity, &self.namespace, &self.name, &self.spec)?;
         let run_id = run::id();
-        let mut answers = run::run(&mut canary, &self.profile(), &run_id).await;
+        let servers = self.shared.servers.clients(&self.client).await?;
+        let mut answers = canary.at_each(&servers, &run_id).await?;
+        answers.extend(run::run(&mut canary, &self.profile(), &run_id).await);
         canary.remove().await?;
         answers.extend(self.on_targets(found, &run_id).await);
         Ok(answers)
@@ -303,6 +323,36 @@ impl Kubernetes {
         answers
     }
 
+    fn notes(&self, found: &[Found], policies: &policies::Policies) -> Vec<String> {
+        let mut notes = Vec::new();
+        let objects: usize = found.iter().map(|found| found.objects.len()).sum();
+        notes.push(format!("{objects} object{}", if objects == 1 { "" } else { "s" }));
+        let missing: Vec<_> =
+            found.iter().flat_map(|found| found.missing.iter().map(move |name| format!("{} {name:?}", found.resource()))).collect();
+        if !missing.is_empty() {
+            notes.push(format!(
+                "not there, and fenced when {} created: {}",
+                if missing.len() == 1 { "it is" } else { "they are" },
+                missing.join(", ")
+            ));
+        }
+        for found in found.iter().filter(|found| !default_exemptions(found).is_empty()) {
+            notes.push(format!(
+                "exempt on {}, because they write it whoever owns the lock: {}",
+                found.resource(),
+                default_exemptions(found).join(", ")
+            ));
+        }
+        notes.extend(self.shared.servers.note().map(str::to_owned));
+        if let Some(why) = self.shared.unwatched.why(&self.namespace, &self.name) {
+            notes.push(format!("what is created later is fenced at the next proof.interval, not at once: {why}"));
+        }
+        if policies.operators.len() > 1 {
+            notes.push(format!("fences may be moved by {}", policies.operators.join(", ")));
+        }
+        notes
+    }
+
     fn limits(&self, found: &[Found], carries: bool) -> Vec<NamedLimit> {
         let mut limits = Vec::new();
         let scaled: BTreeSet<_> = found.iter().filter(|found| found.has_scale).map(|found| format!("{}/scale", found.resource())).collect();
@@ -329,32 +379,6 @@ fn failed(what: impl fmt::Display, error: &kube::Error) -> BackendError {
     }
 }
 
-fn notes(found: &[Found], policies: &policies::Policies) -> Vec<String> {
-    let mut notes = Vec::new();
-    let objects: usize = found.iter().map(|found| found.objects.len()).sum();
-    notes.push(format!("{objects} object{}", if objects == 1 { "" } else { "s" }));
-    let missing: Vec<_> =
-        found.iter().flat_map(|found| found.missing.iter().map(move |name| format!("{} {name:?}", found.resource()))).collect();
-    if !missing.is_empty() {
-        notes.push(format!(
-            "not there, and fenced when {} created: {}",
-            if missing.len() == 1 { "it is" } else { "they are" },
-            missing.join(", ")
-        ));
-    }
-    for found in found.iter().filter(|found| !default_exemptions(found).is_empty()) {
-        notes.push(format!(
-            "exempt on {}, because they write it whoever owns the lock: {}",
-            found.resource(),
-            default_exemptions(found).join(", ")
-        ));
-    }
-    if policies.operators.len() > 1 {
-        notes.push(format!("fences may be moved by {}", policies.operators.join(", ")));
-    }
-    notes
-}
-
 impl Backend for Kubernetes {
     fn observe(&self) -> BoxFuture<'_, Result<Observation, BackendError>> {
         self.observe_now().boxed()
@@ -366,5 +390,11 @@ impl Backend for Kubernetes {
 
     fn examine<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>> {
         self.examine_now(ask).boxed()
+    }
+
+    fn follow(&self, tell: Tell) -> Option<BoxFuture<'static, ()>> {
+        let (client, targets) = (self.client.clone(), self.spec.targets.clone());
+        let followed = Followed { client, namespace: self.namespace.clone(), name: self.name.clone(), targets };
+        Some(follow::follow(followed, Arc::clone(&self.shared.policies), Arc::clone(&self.shared.unwatched), tell).boxed())
     }
 }

@@ -39,7 +39,7 @@ pub(super) async fn gather(
     let by_pod = claim == ClaimKind::PodIdentity;
     Ok(Place {
         operators: operators.to_vec(),
-        policies: policies::names(),
+        policies: policies::resources().into_iter().map(|(resource, name)| (resource.plural, name.to_owned())).collect(),
         namespace: namespace.to_owned(),
         pods: by_pod.then(|| pods.to_owned()),
         owner: match fence.filter(|_| by_pod) {

@@ -67,9 +67,9 @@ fn expected() -> Vec<Expected> {
     of(GUARD, false).into_iter().chain(of(CARRY, true)).collect()
 }
 
-/// Plural and name of everything that the chart ships.
-pub(super) fn names() -> Vec<(String, String)> {
-    EXPECTED.iter().map(|expected| (expected.resource.plural.clone(), expected.name.clone())).collect()
+/// Kind and name of everything that the chart ships.
+pub(super) fn resources() -> Vec<(ApiResource, &'static str)> {
+    EXPECTED.iter().map(|expected| (expected.resource.clone(), expected.name.as_str())).collect()
 }
 
 /// Reads everything.

@@ -109,7 +109,7 @@ async fn list(api: &Api<DynamicObject>, selector: &str) -> Result<Vec<ObjectMeta
 }
 
 /// The kind behind a group and a plural, in the version that the API server prefers, and whether it has `/scale`.
-async fn kind(client: &Client, target: &KubernetesTarget, field: &str) -> Result<(ApiResource, bool), BackendError> {
+pub(super) async fn kind(client: &Client, target: &KubernetesTarget, field: &str) -> Result<(ApiResource, bool), BackendError> {
     let unreachable = |error: kube::Error| BackendError::Unreachable(error.to_string());
     let version = if target.group.is_empty() {
         "v1".to_owned()

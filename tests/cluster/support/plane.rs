@@ -15,6 +15,7 @@ pub struct Plane {
     pub kubeconfig: PathBuf,
     pub audit_log: PathBuf,
     dir: PathBuf,
+    apiserver: u64,
     launcher: Mutex<(Child, ChildStdin, BufReader<ChildStdout>)>,
 }
 
@@ -60,6 +61,7 @@ impl Plane {
             kubeconfig: text("kubeconfig").into(),
             audit_log: text("auditLog").into(),
             dir,
+            apiserver: ready["pids"]["apiserver"].as_u64().unwrap(),
             launcher: Mutex::new((child, stdin, stdout)),
         }
     }
@@ -71,6 +73,28 @@ impl Plane {
         let mut line = String::new();
         launcher.2.read_line(&mut line).unwrap();
         assert!(line.contains("\"ok\""), "{command}: {line}");
+    }
+
+    /// Another API server beside the first one, on the same etcd and with the same certificates. It ends when it is dropped, and with the thread
+    /// that starts it.
+    pub fn another_apiserver(&self, arguments: &[&str]) -> AnotherApiServer {
+        let first = std::fs::read_to_string(format!("/proc/{}/cmdline", self.apiserver)).unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let own = [format!("--secure-port={port}"), format!("--audit-log-path={}", self.dir.join(format!("audit-{port}.log")).display())];
+        let replaced = |argument: &&str| ["--secure-port=", "--audit-log-path="].iter().any(|start| argument.starts_with(start));
+        let log = std::fs::File::create(self.dir.join(format!("kube-apiserver-{port}.log"))).unwrap();
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(tool("kube-apiserver"))
+            .args(first.split('\0').skip(1).filter(|argument| !argument.is_empty() && !replaced(argument)))
+            .args(own)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .expect("setpriv of util-linux starts it");
+        AnotherApiServer { port, child }
     }
 
     /// kubectl as admin; panics when it fails.
@@ -127,5 +151,18 @@ impl Drop for Plane {
             let _ = launcher.0.wait();
         }
         let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// An API server that a test started beside the plane's own.
+pub struct AnotherApiServer {
+    pub port: u16,
+    child: Child,
+}
+
+impl Drop for AnotherApiServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

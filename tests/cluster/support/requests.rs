@@ -40,6 +40,18 @@ impl Requester {
 
     /// With the token of a ServiceAccount, bound to a pod when one is named.
     pub async fn account(plane: &Plane, admin: &Client, namespace: &str, account: &str, pod: Option<(&str, &str)>) -> Self {
+        Self::account_at(plane, None, admin, namespace, account, pod).await
+    }
+
+    /// The same at another API server of the plane.
+    pub async fn account_at(
+        plane: &Plane,
+        server: Option<&str>,
+        admin: &Client,
+        namespace: &str,
+        account: &str,
+        pod: Option<(&str, &str)>,
+    ) -> Self {
         let accounts = Api::<ServiceAccount>::namespaced(admin.clone(), namespace);
         let bound = pod.map(|(name, uid)| json!({"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}));
         let request: TokenRequest =
@@ -48,6 +60,9 @@ impl Requester {
         let mut file = Kubeconfig::read_from(&plane.kubeconfig).unwrap();
         for user in &mut file.auth_infos {
             user.auth_info = Some(AuthInfo { token: Some(token.clone().into()), ..AuthInfo::default() });
+        }
+        for cluster in file.clusters.iter_mut().filter_map(|cluster| cluster.cluster.as_mut()) {
+            cluster.server = server.map(str::to_owned).or_else(|| cluster.server.take());
         }
         let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
         Self::new(Client::try_from(config).unwrap())
