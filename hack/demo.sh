@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The demo: a real control plane and a real PostgreSQL server, the operator under the chart's ServiceAccount, the examples, and two
-# workers that take and lose a lock. Prints `kubectl get fencedlocks` at each step. Ends by itself; KEEP=1 leaves it up until Ctrl-C.
+# workers that take and lose a lock; then two controllers, and objects that the API server guards. Prints `kubectl get fencedlocks` at each step. Ends by itself; KEEP=1 leaves it up until Ctrl-C.
 # Started by `make demo`, which has built everything.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -78,6 +78,9 @@ until_logged() {
   done
 }
 
+# shellcheck source=hack/demo-objects.sh
+. hack/demo-objects.sh
+
 step "A control plane: etcd and kube-apiserver, no cluster and no Docker needed"
 mkfifo "$work/input" "$work/ready"
 "$FENCEDLOCK_TOOLS/controlplane" --dir "$work/plane" < "$work/input" > "$work/ready" 2> "$work/plane.log" &
@@ -99,10 +102,7 @@ kubectl config set-context --current --namespace=demo > /dev/null
   --show-only templates/serviceaccount.yaml --show-only templates/rbac.yaml | kubectl apply -f - > /dev/null
 
 step "The operator, with that ServiceAccount's token and no other right"
-cp "$work/admin" "$work/operator"
-token=$(kubectl create token fencedlock --namespace fencedlock)
-kubectl config --kubeconfig "$work/operator" set-credentials operator --token="$token" > /dev/null
-kubectl config --kubeconfig "$work/operator" set-context --current --user=operator > /dev/null
+bound fencedlock fencedlock operator
 start "$work/operator.log" env KUBECONFIG="$work/operator" "$binary" operator
 
 step "The examples: six locks, and what receives their writes"
@@ -183,6 +183,8 @@ until kubectl get events --field-selector reason=WritesRefused --no-headers 2> /
 done
 printf '\n$ kubectl get events --field-selector reason=WritesRefused\n'
 kubectl get events --field-selector reason=WritesRefused -o custom-columns=TYPE:.type,REASON:.reason,OBJECT:.involvedObject.name,MESSAGE:.message
+
+objects
 
 step "Which critical lock has no registered enforcing boundary, and why"
 printf '\n$ kubectl get fencedlocks -o custom-columns=NAME:.metadata.name,VERDICT:.status.verdict,REASON:.status.reason\n'

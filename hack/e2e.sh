@@ -77,6 +77,14 @@ is "the image, when the same program is packed again" "$built" "$(hack/image.sh 
 "$FENCEDLOCK_TOOLS/ociimage" --name localhost/pause:1 --entrypoint /pause --out "$work/images/pause.tar" "pause=$FENCEDLOCK_TOOLS/pause"
 "$FENCEDLOCK_TOOLS/ociimage" --name localhost/elector:1 --entrypoint /elector --out "$work/images/elector.tar" \
   "elector=$FENCEDLOCK_TOOLS/elector"
+"$FENCEDLOCK_TOOLS/ociimage" --name localhost/controller:1 --entrypoint /controller --out "$work/images/controller.tar" \
+  "controller=$FENCEDLOCK_TOOLS/controller"
+# The one on kube-rs comes with the tests, and is not static: its image has what it is linked with.
+cargo build --locked --quiet --example controller
+mapfile -t linked < <(ldd target/debug/examples/controller | sed -nE 's/.*[ \t]\/([^ ]+) \(.*/\1/p')
+mapfile -t linked < <(for library in "${linked[@]}"; do echo "$library=$(realpath "/$library")"; done)
+"$FENCEDLOCK_TOOLS/ociimage" --name localhost/kube-rs:1 --entrypoint /controller --out "$work/images/kube-rs.tar" \
+  "controller=target/debug/examples/controller" "${linked[@]}"
 hack/node/up.sh "$work" "$work/images"
 
 step "helm install, under the restricted Pod Security level, of a chart whose CustomResourceDefinition is older"
@@ -134,9 +142,13 @@ kubectl create -n demo -f "$work/boundary.json" --as dev --dry-run=server > /dev
 passed=$((passed + 2))
 
 step "Metrics, of a pod, as Prometheus reads them"
-first=$(operators | head -1)
+first=$(operators | sed -n 1p)
 kubectl get --raw "/api/v1/namespaces/fencedlock/pods/${first#pod/}:8080/proxy/metrics" > "$work/metrics"
 is "critical locks that are unenforced" 3 "$(sed -n 's/^fencedlock_locks{class="CorrectnessCritical",verdict="Unenforced"} //p' "$work/metrics")"
+
+in_pod() { inside grep -qz "^HOSTNAME=$2\$" "/proc/$1/environ"; }
+# shellcheck source=hack/e2e-objects.sh
+. hack/e2e-objects.sh
 
 step "A worker in a pod takes the Lease with the token that the kubelet gives it"
 kubectl apply -n demo -f examples/clients/rbac.yaml > /dev/null
@@ -171,7 +183,6 @@ mapfile -t pids < <(pid_of '^/fencedlock operator')
 is "operator processes" 2 "${#pids[@]}"
 # The one that leads is the one that is paused, past its Lease. The kubelet gives each container its pod's name.
 leader=$(elected)
-in_pod() { inside grep -qz "^HOSTNAME=$2\$" "/proc/$1/environ"; }
 if in_pod "${pids[1]}" "${leader%%_*}"; then pids=("${pids[1]}" "${pids[0]}"); fi
 in_pod "${pids[0]}" "${leader%%_*}" || fail "no process of the leader $leader"
 inside kill -STOP "${pids[0]}"

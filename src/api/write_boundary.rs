@@ -532,10 +532,11 @@ pub fn named_lock(object: &serde_json::Value) -> Option<&str> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Observed {
-    /// How many writes.
+    /// How many writes; absent where they are not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 9_007_199_254_740_991_u64))]
-    pub would_refuse: u64,
-    /// The last one, in words.
+    pub would_refuse: Option<u64>,
+    /// The last one, in words, or where to look when they are not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub last: Option<String>,

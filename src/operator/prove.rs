@@ -330,7 +330,8 @@ impl Proofs {
         if !boundary.spec.observes() {
             return None;
         }
-        let now = examined.refused.map(|would_refuse| api::Observed { would_refuse, last: examined.last_refused.clone() });
+        let observed = api::Observed { would_refuse: examined.refused, last: examined.last_refused.clone() };
+        let now = (observed.would_refuse.is_some() || observed.last.is_some()).then_some(observed);
         let is_soon = known.observed_written.is_some_and(|at| at.elapsed() < rhythm(&boundary.spec));
         if now == before || (is_soon && before.is_some()) {
             return before;

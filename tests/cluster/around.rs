@@ -225,7 +225,7 @@ async fn what_was_changed_and_what_was_written_meanwhile_is_named() {
         OWN.kubectl(&["patch", kind, name, "--type=json", "-p", &change.to_string()], "");
         let altered = objects.examined(spec("PodIdentity")).await.guard_altered.unwrap_or_else(|| panic!("{wanted}: nothing is said"));
         assert!(altered.contains(name) && altered.contains(wanted), "{wanted}: {altered}");
-        OWN.kubectl(&["replace", "--force", "-f", "-"], &policies());
+        OWN.kubectl(&["replace", "-f", "-"], &policies());
     }
     // While the glass is broken somebody exempts himself, and somebody takes a label off.
     OWN.kubectl(&["delete", "validatingadmissionpolicybinding/fencedlock-guard", "mutatingadmissionpolicybinding/fencedlock-carry"], "");

@@ -163,7 +163,7 @@ async fn observing_comes_first_and_enforcing_is_one_edit() {
     let etl = connect(&db.url(&db.writer)).await;
     assert_eq!(said(&etl, "update t set v = v").await, "ok");
     let seen = |b: Option<&WriteBoundary>| {
-        b.and_then(|b| b.status.as_ref()).and_then(|s| s.observed.as_ref()).is_some_and(|o| o.would_refuse == 1)
+        b.and_then(|b| b.status.as_ref()).and_then(|s| s.observed.as_ref()).is_some_and(|o| o.would_refuse == Some(1))
     };
     let observed = lab.until_boundary("db", "what would be refused", seen).await.status.unwrap().observed.unwrap();
     assert_eq!(observed.last.unwrap(), format!("role {}, no claim", db.writer));

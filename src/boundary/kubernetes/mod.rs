@@ -38,6 +38,9 @@ use super::{
 };
 use crate::api::{ClaimKind, Contract, GuardMode, KubernetesBoundary, LimitName, Reacquire, WritesPerEpoch};
 
+/// What stands in the place of a count: refusals happen in the API servers, which count them for all boundaries together.
+const NOT_COUNTED: &str = "NotCounted: the API servers warn who would be refused, write it into their audit logs, and count it for all boundaries in \
+                           apiserver_validating_admission_policy_check_total";
 /// How many targets are tried with a dry run in one examination.
 const TRIED: usize = 16;
 
@@ -240,7 +243,7 @@ impl Kubernetes {
             // What carries something else is not activated as it is declared, whatever its epoch.
             fence: lowest.as_ref().filter(|_| undeclared.is_empty()).map(fence),
             refused: None,
-            last_refused: None,
+            last_refused: Some(NOT_COUNTED.to_owned()),
             notes: self.notes(&found, &policies),
             unfinished: policies.wrong.filter(|_| policies.is_absent && !ask.is_known),
         };
