@@ -58,19 +58,9 @@ async fn main() {
     let pod = |name: &str, account: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"serviceAccountName": account, "containers": [{"name": "c", "image": "x"}]}});
     plane.kubectl(&["create", "serviceaccount", "worker", "-n", NAMESPACE], "");
     plane.kubectl(&["apply", "-n", NAMESPACE, "-f", "-"], &pod("worker", "worker").to_string());
-    plane.kubectl(
-        &[
-            "create",
-            "rolebinding",
-            "all",
-            "-n",
-            NAMESPACE,
-            "--clusterrole=admin",
-            "--serviceaccount=bench:worker",
-            "--serviceaccount=fencedlock:fencedlock",
-        ],
-        "",
-    );
+    plane.kubectl(&["create", "role", "all", "-n", NAMESPACE, "--verb=*", "--resource=configmaps"], "");
+    let accounts = ["--serviceaccount=bench:worker", "--serviceaccount=fencedlock:fencedlock"];
+    plane.kubectl(&["create", "rolebinding", "all", "-n", NAMESPACE, "--role=all", accounts[0], accounts[1]], "");
     let names = ["guarded", "plain"].map(|name| config_map(name, "one"));
     let many = (0..1000).map(|n| config_map(&format!("many-{n}"), if n < 100 { "hundred" } else { "thousand" }));
     let items: Vec<Value> = names.into_iter().chain(many).collect();
@@ -82,6 +72,8 @@ async fn main() {
     let operator = Requester::account(plane, &admin, "fencedlock", "fencedlock", None).await.client;
 
     let mut results = Results::default();
+    // A right is known some time after it was given.
+    while worker.merge("/api/v1/namespaces/bench/configmaps/plain", json!({"data": {"n": "1"}})).await.status == 403 {}
     let mut bare = Vec::new();
     write(&worker, "plain", &mut bare).await;
     bare.clear();
