@@ -45,17 +45,16 @@ objects() {
   kubectl create configmap web > /dev/null
   kubectl create role fence-configmaps --verb=get,list,watch,patch --resource=configmaps > /dev/null
   kubectl create rolebinding fence-configmaps --role=fence-configmaps --serviceaccount=fencedlock:fencedlock > /dev/null
+  kubectl label namespace demo fencedlock.dev/named=true > /dev/null
   kubectl apply -f examples/kubernetes | sed 's/^/  /'
   controller web-0
   local first=${pids[-1]}
-  await web-controller '{.status.verdict}' RiskAccepted
+  await web-controller '{.status.verdict}' Enforced
   until_logged web-0 wrote
   printf '\n$ kubectl get fencedlock web-controller -o wide\n'
   kubectl get fencedlock web-controller -o wide
   printf '\n$ kubectl get writeboundary web-objects -o wide\n'
   kubectl get writeboundary web-objects -o wide
-  note ""
-  note "RiskAccepted, not Enforced: everything is proven, but for what examples/kubernetes/web-controller.yaml says that somebody answers for."
   web
 
   step "web-0 stalls between its read and its write (SIGSTOP). web-1 takes over, and writes"

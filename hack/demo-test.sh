@@ -25,7 +25,7 @@ for row in 'cache-rebuild +EfficiencyOnly +NotRequired' 'card-charges +Correctne
   'ledger-import +CorrectnessCritical +Enforced +1 +1/1 +[0-9]+s +worker-a' 'statement 7 \| worker-b' \
   'worker-a: ERROR: +fencedlock: demo/ledger-import=1@worker-a does not own the lock' 'WritesRefused +ledger-db +1 write was refused' \
   'coupon-redlock +Unenforced +TokenNotOrdered' 'dunning-mail +Unenforced +CannotEnforce' 'ledger-import +Enforced +AllBoundariesProven' \
-  'report-writer +Unenforced +NoBoundaryRegistered' 'web-objects +web-controller +Kubernetes +Enforce +RiskAccepted' \
+  'report-writer +Unenforced +NoBoundaryRegistered' 'web-controller +CorrectnessCritical +Enforced +1 +1/1' 'web-objects +web-controller +Kubernetes +Enforce +Proven' \
   'web-0: .*fencedlock: epoch 2 of write boundary web-objects belongs to web-1_' '"owner":"web-1"' \
   'epoch 2 of write boundary web-objects belongs to web-1_.*is not by it \(' ; do
   grep -Eq "$row" "$tmp/out1" || fail "the demo did not show: $row"

@@ -40,7 +40,7 @@ spec:
   - {name: controller, image: localhost/$image:1, imagePullPolicy: Never, args: $arguments}
 P
 }
-# Declares an object as guarded for a lock of the same name: guarded NAME RESOURCE GROUP EXEMPT COVERS
+# Declares an object as guarded for a lock of the same name: guarded NAME RESOURCE GROUP EXEMPT
 guarded() {
   kubectl apply -n shop -f - > /dev/null 2>&1 << D
 apiVersion: fencedlock.dev/v1alpha1
@@ -60,7 +60,6 @@ spec:
   type: Kubernetes
   mode: Enforce
   proof: {interval: 30s}
-  riskAcceptance: {covers: [$5], acceptedBy: e2e, reason: who may create them is watched, compensation: none is needed here, expires: "2099-01-01T00:00:00Z"}
   kubernetes:
     claim: PodIdentity
     targets: [{group: "$3", resource: $2, names: [$1]}]
@@ -73,6 +72,7 @@ active_for() { [[ "$(grant_of "$1")" == "$2 Active $3"* ]]; }
 
 step "Controllers that know nothing of fencing, as pods: controller-runtime, client-go and kube-rs, each with its own object"
 kubectl create namespace shop > /dev/null
+kubectl label namespace shop fencedlock.dev/named=true > /dev/null
 kubectl create role -n shop fence --verb=get,list,watch,patch --resource=configmaps,deployments.apps > /dev/null
 kubectl create rolebinding -n shop fence --role=fence --serviceaccount=fencedlock:fencedlock > /dev/null
 kubectl create serviceaccount -n shop controller > /dev/null
@@ -80,14 +80,14 @@ kubectl create role -n shop controller --verb=get,list,watch,create,update,patch
 kubectl create rolebinding -n shop controller --role=controller --serviceaccount=shop:controller > /dev/null
 for library in "${libraries[@]}"; do
   kubectl create configmap -n shop "web-$library" > /dev/null
-  guarded "web-$library" configmaps "" "" CreateNotFenced
+  guarded "web-$library" configmaps "" ""
   controller "$library" "$library-a"
 done
 for library in "${libraries[@]}"; do
   until_true "$library-a has no epoch: $(grant_of "web-$library")" active_for "web-$library" 1 "$library-a_"
   until_true "$library-a does not write" owner_is "$library" "$library-a"
-  reaches shop "writeboundary/web-$library" '{.status.verdict}' RiskAccepted
-  reaches shop "fencedlock/web-$library" '{.status.verdict}' RiskAccepted
+  reaches shop "writeboundary/web-$library" '{.status.verdict}' Proven
+  reaches shop "fencedlock/web-$library" '{.status.verdict}' Enforced
 done
 kubectl get fencedlocks,writeboundaries -n shop
 
@@ -140,10 +140,12 @@ kind: Lease
 metadata: {name: rolled}
 spec: {holderIdentity: kube-rs-a, leaseDurationSeconds: 3600, leaseTransitions: 0}
 D
-guarded rolled deployments apps '{user: deployer, reason: rolls out}' 'CreateNotFenced, ScaleNotFenced'
+guarded rolled deployments apps '{user: deployer, reason: rolls out}'
 until_true "the Deployment is not fenced: $(grant_of rolled)" active_for rolled 1 kube-rs-a
 if kubectl rollout restart -n shop deployment/rolled > "$work/refused" 2>&1; then fail "somebody rolled it out"; fi
 grep -q 'epoch 1 of write boundary rolled belongs to kube-rs-a' "$work/refused" || fail "the refusal does not say why: $(cat "$work/refused")"
+if kubectl scale -n shop deployment/rolled --replicas=2 > "$work/refused" 2>&1; then fail "somebody scaled it"; fi
+grep -q 'write deployments.apps/rolled/scale' "$work/refused" || fail "the refusal does not say why: $(cat "$work/refused")"
 kubectl create role -n shop deployer --verb='*' --resource=deployments.apps,configmaps,secrets > /dev/null
 kubectl create rolebinding -n shop deployer --role=deployer --user=deployer > /dev/null
 kubectl rollout restart -n shop deployment/rolled --as deployer > /dev/null || fail "who is exempt may not roll it out"
@@ -162,7 +164,7 @@ kind: Lease
 metadata: {name: settings}
 spec: {holderIdentity: kube-rs-a, leaseDurationSeconds: 3600, leaseTransitions: 0}
 D
-guarded settings configmaps "" '{user: deployer, reason: installs}' CreateNotFenced
+guarded settings configmaps "" '{user: deployer, reason: installs}'
 until_true "the ConfigMap is not fenced: $(grant_of settings)" active_for settings 1 kube-rs-a
 if helm upgrade settings "$work/settings" --namespace shop --set color=blue > "$work/refused" 2>&1; then fail "Helm wrote what it does not own"; fi
 grep -q 'fencedlock: ' "$work/refused" || fail "the refusal does not say why: $(cat "$work/refused")"

@@ -28,7 +28,7 @@ use fencedlock::{
     boundary::{
         Activation, Ask, Backend, BuiltIn, Owner,
         kubernetes::{ApiServers, Kubernetes},
-        proof::{Failure, Outcome, Probe, Right, conclude, right},
+        proof::{Examination, Failure, Outcome, Probe, Right, conclude, right},
     },
     epoch::{Epoch, Holder},
     operator::{Scope, Settings},
@@ -341,6 +341,77 @@ async fn what_happens_is_seen_at_once() {
         })
     };
     objects.lab.until_boundary("objects", "may not watch", says).await;
+}
+
+/// Objects that are targets by their names, in a namespace that asks for it: what carries no fence is judged by the operator's record. That closes
+/// what an object cannot be asked: its creation anew, its /scale, and writes before it is stamped.
+#[tokio::test]
+async fn what_is_named_is_fenced_before_it_is_there() {
+    static OWN: LazyLock<Plane> = LazyLock::new(|| plane("named"));
+    let objects = Objects::on(&OWN).await;
+    let namespace = objects.lab.namespace.clone();
+    OWN.kubectl(&["label", "namespace", &namespace, "fencedlock.dev/named=true"], "");
+    objects.team_binds("deployments.apps", &["get", "list", "watch", "patch"]);
+    OWN.kubectl(&["create", "role", "scales", "-n", &namespace, "--verb=*", "--resource=deployments.apps,deployments.apps/scale"], "");
+    let account = format!("--serviceaccount={namespace}:worker");
+    OWN.kubectl(&["create", "rolebinding", "scales", "-n", &namespace, "--role=scales", &account], "");
+    OWN.kubectl(&["create", "deployment", "web", "-n", &namespace, "--image=x"], "");
+    let named = json!({"claim": "PodIdentity", "exemptions": [{"user": "helm", "reason": "r"}], "targets": [
+        {"resource": "configmaps", "names": ["web", "later"]}, {"group": "apps", "resource": "deployments", "names": ["web"]}]});
+    let backend = objects.backend(named.clone(), GuardMode::Enforce);
+    let [uid_a, uid_b] = ["worker-a", "worker-b"].map(|pod| objects.uid(pod));
+    assert_eq!(backend.activate(&owner(7, "worker-a", Some(uid_a))).await, Ok(Activation::Activated));
+    let (a, b) = (objects.worker("worker-a").await, objects.worker("worker-b").await);
+    let (maps, scale) =
+        (format!("/api/v1/namespaces/{namespace}/configmaps"), format!("/apis/apps/v1/namespaces/{namespace}/deployments/web/scale"));
+    let later = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "later"}});
+    let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}});
+    // From the moment that the activation returned.
+    let refused = b.send("POST", &maps, PLAIN, &later).await;
+    let wanted =
+        "fencedlock: epoch 7 of write boundary objects belongs to worker-a, and only it may create configmaps/later, not pod worker-b";
+    assert!(refused.status == 403 && refused.message.contains(wanted), "{refused:?}");
+    assert_eq!(b.send("POST", &maps, PLAIN, &other).await.status, 201, "what is not named is nobody's");
+    let replicas = |n: u8| json!({"spec": {"replicas": n}});
+    let refused = b.merge(&scale, replicas(3)).await;
+    assert!(refused.status == 403 && refused.message.contains("write deployments.apps/web/scale"), "{refused:?}");
+    assert_eq!(a.merge(&scale, replicas(2)).await.status, 200);
+    assert_eq!(a.send("POST", &maps, PLAIN, &later).await.status, 201);
+    // It carries no fence until the operator has seen it, and is the owner's all the same.
+    let later = format!("{maps}/later");
+    assert_eq!(b.merge(&later, data("b")).await.status, 403);
+    assert_eq!(a.merge(&later, data("a")).await.status, 200);
+    assert_eq!(b.send("DELETE", &later, PLAIN, &Value::Null).await.status, 403);
+    // Nobody but the operator writes the record.
+    let record = format!("{maps}/fencedlock-fences");
+    assert_eq!(a.merge(&record, json!({"data": {"objects": "Observe"}})).await.status, 403);
+    assert_eq!(a.send("DELETE", &record, PLAIN, &Value::Null).await.status, 403);
+    // The next owner.
+    assert_eq!(backend.activate(&owner(8, "worker-b", Some(uid_b.clone()))).await, Ok(Activation::Activated));
+    assert_eq!((a.merge(&scale, replicas(4)).await.status, b.merge(&scale, replicas(4)).await.status), (403, 200));
+    assert_eq!((a.merge(&later, data("late")).await.status, b.merge(&later, data("b")).await.status), (403, 200));
+    assert_eq!(backend.activate(&owner(8, "worker-b", Some(uid_b.clone()))).await, Ok(Activation::Unchanged));
+    assert!(matches!(backend.activate(&owner(7, "worker-a", Some(uid_b.clone()))).await, Ok(Activation::Superseded(_))));
+
+    let examined = backend.examine(&Ask { is_activated: true, ..Ask::default() }).await.unwrap();
+    assert_eq!(examined.answers.as_ref().unwrap().of(Probe::RecreatedRefused), Some(&Outcome::Passed), "{:?}", examined.unfinished);
+    let (seen, proven) = conclude(&examined, None, Some(1), Timestamp::now());
+    assert!(proven.is_some() && seen.limits.is_empty(), "nothing is left to accept: {seen:?}");
+    // An API server that does not judge by the record holds the next grant up, and is named.
+    let lame = OWN.another_apiserver(&["--disable-admission-plugins=ValidatingAdmissionPolicy"]);
+    let lame = ("lame".to_owned(), objects.operator_at(lame.port).await);
+    let servers = ApiServers::These(vec![("first".to_owned(), objects.operator.clone()), lame]);
+    let held =
+        objects.backend(named.clone(), GuardMode::Enforce).with_servers(servers).activate(&owner(9, "worker-b", Some(uid_b.clone()))).await;
+    assert!(matches!(&held, Err(error) if error.to_string().contains("API server lame does not judge")), "{held:?}");
+    // What is found by label cannot be known before it is there, and a namespace that does not ask has the limits.
+    let mixed = json!({"claim": "PodIdentity", "targets": [{"resource": "configmaps", "names": ["web"]}, {"resource": "configmaps", "selector": "app=web"}]});
+    let limits = |examined: &Examination| conclude(examined, None, Some(1), Timestamp::now()).0.limits;
+    let mixed = objects.backend(mixed, GuardMode::Enforce).examine(&Ask::default()).await.unwrap();
+    assert_eq!(limits(&mixed), [LimitName::CreateNotFenced]);
+    OWN.kubectl(&["label", "namespace", &namespace, "fencedlock.dev/named-"], "");
+    let unasked = backend.examine(&Ask::default()).await.unwrap();
+    assert_eq!(limits(&unasked), [LimitName::ScaleNotFenced, LimitName::CreateNotFenced]);
 }
 
 /// Each API server learns of policies by itself. One at which they are not in force is found, also when all others refuse.

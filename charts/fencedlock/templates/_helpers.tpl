@@ -42,10 +42,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
-# Epochs are reserved where they outlive a FencedLock. RBAC cannot limit create to a name.
+# Epochs are reserved where they outlive a FencedLock; fences of named targets are recorded. RBAC cannot limit create to a name.
 - apiGroups: [""]
   resources: [configmaps]
-  resourceNames: [fencedlock-epochs]
+  resourceNames: [fencedlock-epochs, fencedlock-fences]
   verbs: [get, update]
 - apiGroups: [""]
   resources: [configmaps]

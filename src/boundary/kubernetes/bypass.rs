@@ -28,6 +28,8 @@ pub(super) struct Place {
     pub(super) definitions: Vec<String>,
     /// Objects that own targets and carry no fence: their deletion is followed by the targets'.
     pub(super) owners: Vec<OwnerObject>,
+    /// Whether named targets are judged by a record, because a label of the namespace asks for it.
+    pub(super) is_recorded: bool,
 }
 
 /// An object that others are garbage collected with.
@@ -192,6 +194,10 @@ fn ways(place: &Place, claim: ClaimKind) -> Vec<Way<'_>> {
         add(what, &["deletecollection"], "apiextensions.k8s.io", "customresourcedefinitions", None, Some(""));
     }
     add(format!("delete the namespace {}", place.namespace), &["delete"], "", "namespaces", None, Some(&place.namespace));
+    if place.is_recorded {
+        let what = format!("take the label {} off the namespace {}", super::record::ASKED, place.namespace);
+        add(what, &["update", "patch"], "", "namespaces", None, Some(&place.namespace));
+    }
     for owner in &place.owners {
         let within = owner.is_namespaced.then_some(place.namespace.as_str());
         let what = format!("delete {} {:?}, which owns a target and carries no fence", owner.plural, owner.name);
@@ -217,6 +223,7 @@ mod tests {
             owner: Some("worker".into()),
             definitions: vec!["widgets.example.com".into()],
             owners: vec![OwnerObject { group: "apps".into(), plural: "deployments".into(), name: "web".into(), is_namespaced: true }],
+            is_recorded: true,
         }
     }
 
@@ -249,6 +256,7 @@ mod tests {
             (right("get", "", "nodes/proxy", None), "by its kubelet"),
             (right("delete", ext, "customresourcedefinitions", Some("widgets.example.com")), "delete the definition"),
             (right("delete", "", "namespaces", Some("shop")), "delete the namespace shop"),
+            (right("patch", "", "namespaces", Some("shop")), "take the label fencedlock.dev/named off the namespace shop"),
             (right("delete", "apps", "deployments", None), "which owns a target and carries no fence"),
         ];
         let within = [

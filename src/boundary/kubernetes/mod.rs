@@ -21,12 +21,15 @@ mod follow;
 mod place;
 mod policies;
 mod rbac;
+mod record;
 mod servers;
 mod stamp;
 mod targets;
 
 use activate::{Not, fence, is_ahead, stamp_all};
+use bypass::Place;
 use follow::{Followed, PolicyWatch, Unwatched};
+use record::Record;
 use stamp::{Seen, Stamp};
 use targets::Found;
 
@@ -101,6 +104,13 @@ fn default_exemptions(found: &Found) -> Vec<String> {
     let Some((_, _, controllers)) = DEFAULT_EXEMPTIONS.iter().find(is_it) else { return Vec::new() };
     let own = controllers.iter().map(|controller| format!("system:serviceaccount:kube-system:{controller}"));
     own.chain(["system:kube-controller-manager".to_owned()]).collect()
+}
+
+fn all_default_exemptions(found: &[Found]) -> Vec<String> {
+    let mut all: Vec<_> = found.iter().flat_map(default_exemptions).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 impl Kubernetes {
@@ -188,6 +198,9 @@ impl Kubernetes {
         if let Some(ahead) = seen.into_iter().flatten().filter(|seen| is_ahead(seen, &wanted)).max() {
             return Ok(Activation::Superseded(fence(&ahead)));
         }
+        if let Some(answer) = self.record(&found, &wanted).await? {
+            return Ok(answer);
+        }
         let stamps = self.stamps(&found, &wanted);
         match stamp_all(&self.client, &self.namespace, &self.name, &found, &stamps, &wanted).await {
             Ok(true) => Ok(Activation::Activated),
@@ -195,6 +208,35 @@ impl Kubernetes {
             Err(Not::Ahead(seen)) => Ok(Activation::Superseded(fence(&seen))),
             Err(Not::Failed(error)) => Err(error),
         }
+    }
+
+    /// Records the fence of named targets where the namespace asks for it, and waits until every API server judges by it. An answer is one that ends
+    /// the activation.
+    async fn record(&self, found: &[Found], wanted: &Seen) -> Result<Option<Activation>, BackendError> {
+        if !self.is_recorded().await? {
+            return Ok(None);
+        }
+        let defaults = all_default_exemptions(found);
+        let record = self.record_of(&defaults);
+        match record.put(&self.client, wanted).await {
+            Ok(_) if self.mode == GuardMode::Observe => return Ok(None),
+            Ok(_) => {}
+            Err(Not::Ahead(seen)) => return Ok(Some(Activation::Superseded(fence(&seen)))),
+            Err(Not::Failed(error)) => return Err(error),
+        }
+        match record.until_in_force(&self.shared.servers.clients(&self.client).await?, wanted).await {
+            Outcome::Failed(_, why) | Outcome::Inconclusive(why) | Outcome::NotApplicable(why) => Err(BackendError::Refused(why)),
+            Outcome::Passed => Ok(None),
+        }
+    }
+
+    /// Whether what is named is guarded by a record as well.
+    async fn is_recorded(&self) -> Result<bool, BackendError> {
+        Ok(self.spec.targets.iter().any(|target| !target.names.is_empty()) && record::is_asked_for(&self.client, &self.namespace).await?)
+    }
+
+    fn record_of<'a>(&'a self, defaults: &'a [String]) -> Record<'a> {
+        Record { namespace: &self.namespace, boundary: &self.name, mode: self.mode, spec: &self.spec, defaults }
     }
 
     async fn identity(&self) -> Result<Identity, BackendError> {
@@ -230,6 +272,9 @@ impl Kubernetes {
         };
         let lowest = fences.iter().min().cloned().flatten();
         let undeclared = self.undeclared(&found);
+        let is_recorded = self.is_recorded().await?;
+        // By its label nobody finds what is not there, so every target has to have a name.
+        let all_named = is_recorded && self.spec.targets.iter().all(|target| target.selector.is_none());
         let mut examined = Examination {
             profile: self.profile(),
             server: format!("policies {}", policies.uids),
@@ -239,7 +284,7 @@ impl Kubernetes {
             answers: None,
             bypasses: Vec::new(),
             not_durable: None,
-            limits: self.limits(&found, policies.carries),
+            limits: self.limits(&found, policies.carries, all_named),
             // What carries something else is not activated as it is declared, whatever its epoch.
             fence: lowest.as_ref().filter(|_| undeclared.is_empty()).map(fence),
             refused: None,
@@ -255,6 +300,14 @@ impl Kubernetes {
             Ok(answers) => examined.answers = Some(answers),
             Err(error) => examined.unfinished = Some(error.to_string()),
         }
+        if let (true, Some(fence), Some(answers)) = (is_recorded, &lowest, &mut examined.answers) {
+            let defaults = all_default_exemptions(&found);
+            let servers = self.shared.servers.clients(&self.client).await?;
+            answers.add(Probe::RecreatedRefused, self.record_of(&defaults).until_in_force(&servers, fence).await);
+            if all_named {
+                examined.profile.judges = Judges::WhatIsNamed;
+            }
+        }
         // While a declaration is being carried out they differ, and nobody did anything.
         if let Some(first) = undeclared.first().filter(|_| ask.is_activated) {
             let more = crate::audit::boundary::more(undeclared.len() - 1);
@@ -266,7 +319,7 @@ impl Kubernetes {
                 ),
             });
         }
-        match self.around(&found, &policies.operators, lowest.as_ref(), ask).await {
+        match self.around(&found, &policies.operators, lowest.as_ref(), is_recorded, ask).await {
             Ok((bypasses, notes)) => {
                 examined.bypasses.extend(bypasses);
                 examined.notes.extend(notes);
@@ -282,10 +335,12 @@ impl Kubernetes {
         found: &[Found],
         operators: &[String],
         fence: Option<&Seen>,
+        is_recorded: bool,
         ask: &Ask,
     ) -> Result<(Vec<Bypass>, Vec<String>), BackendError> {
         let pods = ask.pods_in.as_deref().unwrap_or(&self.namespace);
         let place = place::gather(&self.client, &self.namespace, self.spec.claim, found, operators, pods, fence).await?;
+        let place = Place { is_recorded, ..place };
         let operators = operators.iter().filter_map(|user| Some(rbac::account(user)?.0));
         let namespaces = operators.chain([self.namespace.as_str(), pods]).collect();
         let rbac = rbac::read(&self.client, &self.shared.rbac, &namespaces).await?;
@@ -356,10 +411,10 @@ impl Kubernetes {
         notes
     }
 
-    fn limits(&self, found: &[Found], carries: bool) -> Vec<NamedLimit> {
+    fn limits(&self, found: &[Found], carries: bool, all_named: bool) -> Vec<NamedLimit> {
         let mut limits = Vec::new();
         let scaled: BTreeSet<_> = found.iter().filter(|found| found.has_scale).map(|found| format!("{}/scale", found.resource())).collect();
-        if !scaled.is_empty() {
+        if !scaled.is_empty() && !all_named {
             let detail = format!(
                 "{} is another kind of object, which carries no fence: whoever may write it changes the target unseen",
                 scaled.into_iter().collect::<Vec<_>>().join(", ")

@@ -48,6 +48,7 @@ pub(super) async fn gather(
         },
         definitions: definitions(client, found).await?,
         owners: owners(client, namespace, found).await?,
+        is_recorded: false,
     })
 }
 

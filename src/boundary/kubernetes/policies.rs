@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::boundary::{BackendError, digest::hash};
 
 const GUARD: &str = include_str!("../../../charts/fencedlock/files/guard.yaml");
+const NAMED: &str = include_str!("../../../charts/fencedlock/files/named.yaml");
 const CARRY: &str = include_str!("../../../charts/fencedlock/files/carry.yaml");
 /// What the chart replaces by the operators' user names.
 const OPERATORS: &str = "[OPERATORS]";
@@ -64,7 +65,7 @@ fn expected() -> Vec<Expected> {
             })
             .collect()
     };
-    of(GUARD, false).into_iter().chain(of(CARRY, true)).collect()
+    [of(GUARD, false), of(NAMED, false), of(CARRY, true)].into_iter().flatten().collect()
 }
 
 /// Kind and name of everything that the chart ships.
@@ -202,6 +203,8 @@ mod tests {
             ("validatingadmissionpolicybindings", "fencedlock-guard"),
             ("validatingadmissionpolicybindings", "fencedlock-create"),
             ("validatingadmissionpolicybindings", "fencedlock-observe"),
+            ("validatingadmissionpolicies", "fencedlock-named"),
+            ("validatingadmissionpolicybindings", "fencedlock-named"),
             ("mutatingadmissionpolicies", "fencedlock-carry"),
             ("mutatingadmissionpolicybindings", "fencedlock-carry"),
         ];
@@ -214,7 +217,7 @@ mod tests {
     #[test]
     fn every_change_is_named() {
         type Change = fn(&str, &mut Value);
-        let changes: [(Change, &str); 7] = [
+        let changes: [(Change, &str); 8] = [
             (
                 |name, spec| {
                     if name == "fencedlock-guard" && !spec["validationActions"].is_null() {
@@ -232,8 +235,8 @@ mod tests {
                 "failurePolicy",
             ),
             (
-                |_, spec| {
-                    if !spec["validations"].is_null() {
+                |name, spec| {
+                    if name == "fencedlock-guard" && !spec["validations"].is_null() {
                         spec["validations"][1]["expression"] = "true".into();
                     }
                 },
@@ -262,6 +265,14 @@ mod tests {
                     }
                 },
                 "\"fencedlock-observe\" is not there",
+            ),
+            (
+                |name, spec| {
+                    if name == "fencedlock-named" && !spec["paramRef"].is_null() {
+                        spec["paramRef"]["parameterNotFoundAction"] = "Deny".into();
+                    }
+                },
+                "paramRef.parameterNotFoundAction",
             ),
             (
                 |_, spec| {

@@ -96,6 +96,14 @@ impl Stamp {
         [compare(&self.labels, object.labels.as_ref()), compare(&self.annotations, object.annotations.as_ref())].concat()
     }
 
+    /// Puts it on an object that is written whole.
+    pub(super) fn put_on(&self, object: &mut ObjectMeta) {
+        let own =
+            |pairs: &[(&'static str, String)]| pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect::<Vec<_>>();
+        object.labels.get_or_insert_default().extend(own(&self.labels));
+        object.annotations.get_or_insert_default().extend(own(&self.annotations));
+    }
+
     /// The merge patch that puts it on an object as it was read, and takes everything else of ours away. A claim stays as long as the fence
     /// does not move.
     pub(super) fn patch(&self, object: &ObjectMeta) -> Value {

@@ -37,8 +37,8 @@ impl Found {
     }
 }
 
-/// The ConfigMap in which the operator reserves epochs: fenced, it could not be written any more.
-const OWN: &str = "fencedlock-epochs";
+/// The ConfigMaps in which the operator reserves epochs and records fences: fenced for somebody, it could not write them any more.
+const OWN: [&str; 2] = ["fencedlock-epochs", super::record::NAME];
 /// Kinds that are no targets, by group and plural, and why.
 const REFUSED: [(&str, &str, &str); 9] = [
     ("", "pods", "/binding would overwrite the fence, and neither the scheduler nor the kubelet could write them"),
@@ -64,7 +64,7 @@ pub(super) async fn find(
 ) -> Result<Vec<Found>, BackendError> {
     let mut all = Vec::new();
     for (place, target) in targets.iter().enumerate() {
-        let is_ours = |name: &str| target.group.is_empty() && target.resource == "configmaps" && name == OWN;
+        let is_ours = |name: &str| target.group.is_empty() && target.resource == "configmaps" && OWN.contains(&name);
         let field = format!("spec.kubernetes.targets[{place}]");
         if let Some((_, _, why)) = REFUSED.iter().find(|(group, resource, _)| *group == target.group && *resource == target.resource) {
             return Err(BackendError::Refused(format!("{field}.resource: {} cannot be a target: {why}", target.resource)));
@@ -72,9 +72,9 @@ pub(super) async fn find(
         let (kind, has_scale) = kind(client, target, &field).await?;
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
         let (mut objects, mut missing) = (BTreeMap::new(), Vec::new());
-        if target.names.iter().any(|name| is_ours(name)) {
+        if let Some(name) = target.names.iter().find(|name| is_ours(name)) {
             return Err(BackendError::Refused(format!(
-                "{field}.names: {OWN} is where the operator reserves epochs, and cannot be a target"
+                "{field}.names: {name} is where the operator reserves epochs or records fences, and cannot be a target"
             )));
         }
         for name in &target.names {

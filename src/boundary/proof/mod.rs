@@ -96,6 +96,8 @@ pub enum Judges {
     Everything,
     /// All but creation: a policy that finds its objects by their labels does not see one without.
     WhatIsThere,
+    /// All of them, because what is not there is known by its name.
+    WhatIsNamed,
     /// Its own statement and no other: who else may write or delete is for the audit to find.
     ItsStatement,
 }
