@@ -93,6 +93,16 @@ async fn main() {
         let added = quantile(&mut guarded, share) - quantile(&mut plain, share);
         results.add(&format!("k8s_guard_added_{name}_ms"), added, "ms", goal);
     }
+    // What of it is the carrying policy's: the guard refuses just the same without.
+    plane.kubectl(&["delete", "mutatingadmissionpolicybinding", "fencedlock-carry"], "");
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    write(&worker, "guarded", &mut alone).await;
+    alone.clear();
+    for _ in 0..ROUNDS {
+        write(&worker, "guarded", &mut alone).await;
+        write(&worker, "plain", &mut beside).await;
+    }
+    results.add("k8s_guard_without_carry_added_p50_ms", quantile(&mut alone, 0.5) - quantile(&mut beside, 0.5), "ms", Goal::None);
     results.add("k8s_unguarded_write_p50_ms", quantile(&mut plain, 0.5), "ms", Goal::None);
     results.add("k8s_unlabelled_over_without_policies_p50", quantile(&mut plain, 0.5) / quantile(&mut bare, 0.5), "ratio", Goal::None);
 

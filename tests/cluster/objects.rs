@@ -436,6 +436,20 @@ async fn every_api_server_is_tried() {
     assert!(matches!(failed, Outcome::Failed(Failure::Accepted, why) if why.contains("API server lame admits")), "{failed:?}");
     let (seen, proven) = conclude(&bad, None, Some(1), Timestamp::now());
     assert!(seen.stale_accepted.is_some() && proven.is_none());
+    // A cluster that is too old for policies is told by its version.
+    let without = "ValidatingAdmissionPolicy,MutatingAdmissionPolicy,ValidatingAdmissionWebhook,MutatingAdmissionWebhook";
+    let old = OWN
+        .another_apiserver(&["--runtime-config=admissionregistration.k8s.io/v1=false", &format!("--disable-admission-plugins={without}")]);
+    let spec_of = |spec: Value| serde_json::from_value::<KubernetesBoundary>(spec).unwrap();
+    let old = Kubernetes::new(
+        objects.operator_at(old.port).await,
+        objects.lab.namespace.clone(),
+        "objects".into(),
+        spec_of(spec("PodIdentity")),
+        GuardMode::Enforce,
+    );
+    let said = old.examine(&Ask::default()).await.unwrap().unfinished.unwrap();
+    assert!(said.contains("this cluster (Kubernetes v1.") && said.contains("Kubernetes 1.30 or later is needed"), "{said}");
     // One that cannot be asked leaves it open.
     let [_, stopped] = others;
     drop(stopped);

@@ -79,13 +79,34 @@ pub(super) fn resources() -> Vec<(ApiResource, &'static str)> {
 /// When the operator may not, or the API server cannot be reached.
 pub(super) async fn look(client: &Client, user: &str) -> Result<Policies, BackendError> {
     let there = futures::future::try_join_all(EXPECTED.iter().map(|expected| get(client, expected))).await?;
-    Ok(compare(&there, user))
+    let mut policies = compare(&there, user);
+    if policies.is_absent
+        && let Some(version) = unserved(client).await?
+    {
+        policies.wrong = Some(format!(
+            "this cluster ({version}) serves no ValidatingAdmissionPolicy v1, so nothing can refuse a write to an object: Kubernetes 1.30 or later is \
+             needed, or another place for the writes that can"
+        ));
+    }
+    Ok(policies)
+}
+
+/// The version of a cluster that does not know policies; `None` when it does.
+async fn unserved(client: &Client) -> Result<Option<String>, BackendError> {
+    let served = super::targets::served(client, "admissionregistration.k8s.io", "v1").await?.unwrap_or_default();
+    if served.iter().any(|resource| resource.name == "validatingadmissionpolicies") {
+        return Ok(None);
+    }
+    let version = client.apiserver_version().await.map_err(|error| BackendError::Unreachable(error.to_string()))?;
+    Ok(Some(format!("Kubernetes {}", version.git_version)))
 }
 
 async fn get<'a>(client: &Client, expected: &'a Expected) -> Result<There<'a>, BackendError> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &expected.resource);
-    match api.get_opt(&expected.name).await {
-        Ok(found) => Ok((expected, found)),
+    match api.get(&expected.name).await {
+        Ok(found) => Ok((expected, Some(found))),
+        // Not there; or a kind that is not served, which the API server says in words of its own.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok((expected, None)),
         Err(kube::Error::Api(status)) if status.code == 403 => Err(BackendError::Refused(format!(
             "the operator may not get {} {:?}: install the chart with guard.enabled, which also gives it that right",
             expected.resource.plural, expected.name
