@@ -91,6 +91,7 @@ for library in "${libraries[@]}"; do
 done
 kubectl get fencedlocks,writeboundaries -n shop
 
+# Cases A01, A03, A09, G12.
 step "Each is stalled (SIGSTOP) between its read and its write; another one takes over and writes; it wakes up and is refused"
 declare -A stalled_of
 for library in "${libraries[@]}"; do

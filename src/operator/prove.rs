@@ -253,6 +253,11 @@ impl Proofs {
 
     /// Takes note that an activation moved a fence.
     pub(super) fn moved(&self, key: &Key, fence: FenceKnown) {
+        let is_first = fence.is_some()
+            && locked(&self.known).get(key).and_then(|known| known.last.as_ref()).is_some_and(|(_, last)| last.fence.is_none());
+        if is_first {
+            self.hurry(key);
+        }
         locked(&self.moved).insert(key.clone(), (Instant::now(), fence));
     }
 
@@ -374,7 +379,9 @@ impl Known {
         let tally = Tally { refused, probes: proof::results(&proof::outcomes(&examined)) };
         let wait = if seen.guard_altered.is_some() { MEND_AFTER.min(interval(&boundary.spec)) } else { interval(&boundary.spec) };
         (self.seen, self.proven, self.failure) = (seen, proven, None);
-        let wait = if std::mem::take(&mut self.is_hurried) { HURRIED } else { wait };
+        // What was looked at without a fence, which is there by now, could not be tried whole.
+        let was_early = is_outdated && examined.fence.is_none();
+        let wait = if std::mem::take(&mut self.is_hurried) || was_early { HURRIED } else { wait };
         (self.due, self.refused) = (Instant::now() + wait, examined.refused.or(self.refused));
         self.last = Some((began, examined));
         tally
