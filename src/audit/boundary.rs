@@ -313,6 +313,11 @@ fn unproven(facts: &Facts<'_>, seen: &Seen) -> Option<Judgement> {
             reason::NOT_ACTIVATED,
             format!("the fence is not at epoch {epoch}, which the lock's owner has: the operator activates it again"),
         ),
+        // An object that carries no fence is open to everybody, whoever owned the lock before.
+        LockSide::Found { active: None } if facts.spec.type_ == BoundaryType::Kubernetes && seen.examined && seen.fence.is_none() => say(
+            reason::NOT_ACTIVATED,
+            "a target carries no fence, and the lock has no owner to stamp it for: anybody may write it until there is one".to_owned(),
+        ),
         LockSide::Found { .. } => None,
     }
 }

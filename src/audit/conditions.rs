@@ -186,17 +186,19 @@ fn epoch_active(facts: &LockFacts<'_>) -> Finding {
 
 fn granted(facts: &LockFacts<'_>, grant: &Grant) -> (Truth, &'static str, String) {
     let holder = shorten(grant.holder.as_str(), 80);
+    let held_back = facts.activations.iter().find_map(|(name, a)| match a {
+        Activation::HeldBack(reason, why) => Some((name, *reason, why)),
+        _ => None,
+    });
     if grant.state == GrantState::Active {
-        return (Truth::True, reason::ACTIVE, format!("epoch {} is granted to {holder:?}", grant.epoch));
+        // A boundary that came, or was changed, under an active grant may not be able to admit its owner.
+        let but = held_back.map_or_else(String::new, |(name, _, why)| format!("; but write boundary {name:?} does not admit it: {why}"));
+        return (Truth::True, reason::ACTIVE, format!("epoch {} is granted to {holder:?}{but}", grant.epoch));
     }
     if let Some(why) = facts.boundaries_unread {
         let message = format!("epoch {} waits, because it is not known which write boundaries have to be activated: {why}", grant.epoch);
         return (Truth::False, reason::FORBIDDEN, message);
     }
-    let held_back = facts.activations.iter().find_map(|(name, a)| match a {
-        Activation::HeldBack(reason, why) => Some((name, *reason, why)),
-        _ => None,
-    });
     if let Some((name, reason, why)) = held_back {
         return (Truth::False, reason, format!("epoch {} waits and is not given to write boundary {name:?}: {why}", grant.epoch));
     }

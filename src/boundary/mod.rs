@@ -126,6 +126,8 @@ pub struct Ask {
     pub is_known: bool,
     /// Whether the fence was activated under the present declaration, so that everything has to be as it is declared.
     pub is_activated: bool,
+    /// Whom the boundary has to admit now: the owner of the lock's active grant.
+    pub owner: Option<Owner>,
     /// The namespace that the holders' pods run in, when it is another one than the boundary's.
     pub pods_in: Option<String>,
 }

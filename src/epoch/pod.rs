@@ -58,7 +58,11 @@ impl From<Pod> for PodView {
         Self {
             uid: pod.metadata.uid.unwrap_or_default(),
             created: pod.metadata.creation_timestamp.map(|at| at.0),
-            has_bound_token: sources.flatten().any(|source| source.service_account_token.is_some()),
+            // One for another audience is not for the API server.
+            has_bound_token: sources
+                .flatten()
+                .filter_map(|source| source.service_account_token.as_ref())
+                .any(|token| token.audience.is_none()),
             containers: containers.map(|c| Container { life: life(&c.name), name: c.name.clone() }).collect(),
         }
     }

@@ -35,7 +35,7 @@ pub struct RecentOwner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 36))]
     pub process: Option<String>,
-    /// When that process acquired the lock, by its own clock.
+    /// When it acquired the lock, by its own clock, which is the one that its containers' starts are told by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired: Option<Time>,
 }
@@ -44,18 +44,22 @@ impl RecentOwner {
     fn of(grant: &Grant, now: &Time) -> Option<Self> {
         let process = grant.holder.process().map(str::to_owned);
         // In whole seconds, like the kubelet's times: a start in the same second counts as one before.
-        let acquired = grant.term.acquire_time.filter(|_| process.is_some()).map(|at| Time(crate::api::conditions::truncate(at)));
+        let acquired = grant.term.acquire_time.map(|at| Time(crate::api::conditions::truncate(at)));
         Some(Self { pod_uid: grant.term.pod_uid.clone()?, epoch: grant.epoch, until: now.clone(), process, acquired })
     }
 
     /// The moment that a container must have been started after, to be another process than any that had the epoch.
     fn threshold(&self, holder: &Holder) -> Timestamp {
-        match (&self.process, holder.process(), &self.acquired) {
+        let acquired = self.acquired.as_ref().map(|at| at.0);
+        match (&self.process, holder.process(), acquired) {
+            // The same process, whatever a clock says.
+            (Some(earlier), Some(now), _) if earlier == now => Timestamp::MAX,
             // The process that had it ran when it acquired it, so whatever was started since is not that one; and its identity was not taken on by
             // a later one, which has its own. Both times are the node's.
-            (Some(earlier), Some(now), Some(acquired)) if earlier != now => acquired.0,
-            // Lives that follow each other under one identity continue a term, so only what was started after its end is new.
-            _ => self.until.0,
+            (Some(_), Some(_), Some(acquired)) => acquired,
+            // Lives that follow each other under one identity continue a term, so only what was started after its end is new. That is told by
+            // another clock, and at least the acquisition by the same one.
+            (.., acquired) => acquired.map_or(self.until.0, |acquired| acquired.max(self.until.0)),
         }
     }
 }
@@ -72,6 +76,8 @@ pub struct Reused {
 /// The pods to remember once `last` is the grant no longer. `living` are the uids of the pods that exist, when they are known: a pod that is gone
 /// comes never back.
 pub fn ended(recent: &[RecentOwner], last: &Grant, living: Option<&BTreeSet<String>>, now: &Time) -> Vec<RecentOwner> {
+    // Once somebody had to be forgotten the list stays full: it is by that that an older pod counts as known.
+    let living = living.filter(|_| recent.len() < MAX_RECENT);
     let is_there = |owner: &&RecentOwner| living.is_none_or(|living| living.contains(&owner.pod_uid));
     let mut recent: Vec<_> = recent.iter().filter(is_there).cloned().collect();
     let Some(mut owner) = RecentOwner::of(last, now) else { return recent };
@@ -87,9 +93,12 @@ pub fn ended(recent: &[RecentOwner], last: &Grant, living: Option<&BTreeSet<Stri
     recent
 }
 
-/// What is left to remember of the pod of a grant: nothing, once all of its containers were started since.
-pub fn settled(recent: &[RecentOwner], grant: &Grant, pod: &PodView) -> Vec<RecentOwner> {
-    let is_over = |owner: &RecentOwner| owner.pod_uid == pod.uid && oldest(pod, &[], owner.threshold(&grant.holder)).is_none();
+/// What is left to remember of the pod of a grant: nothing, once all of its containers that can hold the lock were started since.
+pub fn settled(recent: &[RecentOwner], grant: &Grant, pod: &PodView, containers: &[String]) -> Vec<RecentOwner> {
+    // A full list stays full.
+    let is_over = |owner: &RecentOwner| {
+        owner.pod_uid == pod.uid && recent.len() < MAX_RECENT && oldest(pod, containers, owner.threshold(&grant.holder)).is_none()
+    };
     let is_owner = grant.term.pod_uid.as_deref() == Some(&pod.uid);
     recent.iter().filter(|owner| !(is_owner && is_over(owner))).cloned().collect()
 }
@@ -198,7 +207,7 @@ mod tests {
             ("restarted during the term, and may have gone on with it", &between, grant(3, "a", "", 25), [5, 5], all, Some("app")),
             ("restarted during the term of another process", &of_processes, grant(3, "a", two, 25), [5, 5], all, None),
             ("as old as that process", &of_processes, grant(3, "a", two, 25), [1, 5], all, Some("app")),
-            ("the same process, whatever its containers", &of_processes, grant(3, "a", one, 25), [5, 5], all, Some("app")),
+            ("the same process, whatever its containers", &of_processes, grant(3, "a", one, 25), [15, 15], all, Some("app")),
             ("another identity that shows no process", &of_processes, grant(3, "a", "", 25), [5, 5], all, Some("app")),
             ("nobody was in between", &after(&[(1, "a", "")]), grant(2, "a", "", 25), [1, 1], all, None),
             ("another pod", &between, grant(3, "c", "", 25), [1, 1], all, None),
@@ -218,10 +227,10 @@ mod tests {
         let recent = after(&[(1, "a", ""), (2, "b", ""), (3, "a", "")]);
         assert!(reused(&recent, &grant(4, "a", "", 35), Some(&pod("a", old)), &[]).is_some());
         assert!(reused(&recent, &grant(4, "a", "", 35), Some(&pod("a", [31, 31])), &[]).is_none(), "the way back");
-        let fresh = settled(&recent, &grant(3, "a", "", 25), &pod("a", [31, 31]));
+        let fresh = settled(&recent, &grant(3, "a", "", 25), &pod("a", [31, 31]), &[]);
         assert_eq!(fresh.iter().map(|owner| owner.pod_uid.as_str()).collect::<Vec<_>>(), ["b"], "it is another process now");
-        assert_eq!(settled(&recent, &grant(3, "a", "", 25), &pod("a", [31, 1])), recent);
-        assert_eq!(settled(&recent, &grant(3, "b", "", 25), &pod("a", [31, 31])), recent, "it is not the owner's pod");
+        assert_eq!(settled(&recent, &grant(3, "a", "", 25), &pod("a", [31, 1]), &[]), recent);
+        assert_eq!(settled(&recent, &grant(3, "b", "", 25), &pod("a", [31, 31]), &[]), recent, "it is not the owner's pod");
     }
 
     #[test]
@@ -239,7 +248,10 @@ mod tests {
             "its processes are"
         );
         let living = ["p16".to_owned(), "p17".to_owned()].into();
-        let pruned = ended(&recent, &again, Some(&living), &Time(at(180)));
+        let full = ended(&recent, &again, Some(&living), &Time(at(180)));
+        assert_eq!(full.len(), MAX_RECENT, "that somebody was forgotten is not forgotten");
+        let few = after(&[(1, "p15", ""), (2, "p16", ""), (3, "p17", "")]);
+        let pruned = ended(&few, &again, Some(&living), &Time(at(180)));
         assert_eq!(pruned.iter().map(|owner| owner.pod_uid.as_str()).collect::<Vec<_>>(), ["p16", "p17", "p1"]);
     }
 
@@ -267,7 +279,7 @@ mod tests {
                 prop_assert!(found.is_some() || !in_between, "epoch {epoch} of p{who}: {recent:?}");
                 prop_assert!(found.is_none() || !restarts, "epoch {epoch}: a new process is held back: {recent:?}");
                 if looks {
-                    recent = settled(&recent, &grant, &view(started));
+                    recent = settled(&recent, &grant, &view(started), &[]);
                 }
                 had[who].push(epoch);
                 last_owner.push(who);

@@ -19,7 +19,7 @@ use super::{
     prove::{FenceKnown, Work, limits, went_back},
     reconcile::{LOOK_AGAIN, wait_until},
     status,
-    unit::{Guarded, Unit, declared, key_of, settled, ticket},
+    unit::{Guarded, Unit, declared, key_of, owner, settled, ticket},
 };
 use crate::{
     api::{
@@ -32,6 +32,7 @@ use crate::{
         conditions as texts, schema,
     },
     boundary::Activation,
+    epoch::grant::GrantState,
 };
 
 /// Reconciles one boundary, in bounded time.
@@ -116,7 +117,13 @@ fn prove(
     let (queue, own) = (unit.boundary_queue.clone(), key.clone());
     unit.followers.follow(unit, key, declared(boundary), &*backend);
     let lease = lock.and_then(|lock| lock.spec.coordinator.lease.as_ref());
-    let work = Work { backend, pods_in: lease.and_then(|lease| lease.pod_namespace.clone()), limit: unit.settings.proof_timeout };
+    let grant = lock.and_then(|lock| lock.status.as_ref()?.grant.as_ref()).filter(|grant| grant.state == GrantState::Active);
+    let work = Work {
+        owner: grant.map(owner),
+        backend,
+        pods_in: lease.and_then(|lease| lease.pod_namespace.clone()),
+        limit: unit.settings.proof_timeout,
+    };
     let (tally, next) = unit.proofs.drive(boundary, work, now, move || queue.push(&own));
     if let Some(tally) = tally {
         unit.metrics.examined(boundary.spec.type_, &tally);

@@ -416,7 +416,7 @@ fn recent_owners(observed: &Observed, before: &FencedLockStatus, grant: Option<&
         None => before.recent_owners.clone(),
     };
     match (grant, observed.pod.view()) {
-        (Some(grant), Some(pod)) => recent::settled(&recent, grant, pod),
+        (Some(grant), Some(pod)) => recent::settled(&recent, grant, pod, &by_pod(observed).containers),
         _ => recent,
     }
 }
@@ -424,6 +424,11 @@ fn recent_owners(observed: &Observed, before: &FencedLockStatus, grant: Option<&
 /// Why a boundary that recognises owners by their pods must not admit the holder of a grant.
 fn held_back(counted: &Counted, observed: &Observed, grant: &Grant, recent: &[RecentOwner]) -> Option<Activation> {
     let declared = pod_identity(counted)?;
+    let counts_only = matches!(&counted.state, CountedState::Present { object, .. } if object.spec.observes());
+    if counts_only && grant.term.pod_uid.is_some() {
+        // It refuses nobody, and counts the present owner as what it is.
+        return None;
+    }
     if grant.term.pod_uid.is_none() {
         return Some(Activation::HeldBack(reason::HOLDER_POD_UNKNOWN, owner::without_pod(&grant.holder)));
     }

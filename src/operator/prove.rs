@@ -24,7 +24,7 @@ use crate::{
     },
     audit::boundary::{Evidence, Seen, remembered},
     boundary::{
-        Ask, Backend, BackendError, Fence,
+        Ask, Backend, BackendError, Fence, Owner,
         proof::{self, Examination, NamedLimit, Proven},
     },
     epoch::Epoch,
@@ -35,6 +35,8 @@ use crate::{
 const AT_ONCE: usize = 512;
 /// How soon another look follows one during which something changed.
 const HURRIED: Duration = Duration::from_secs(1);
+/// How soon a look follows one that saw no fence, once there is one.
+const SETTLED: Duration = Duration::from_secs(5);
 /// How soon a guard that was found altered is installed again: late enough to be seen, early enough to matter.
 const MEND_AFTER: Duration = Duration::from_secs(10);
 
@@ -84,6 +86,8 @@ pub(super) struct News {
 /// An examination to make.
 pub(super) struct Work {
     pub(super) backend: Arc<dyn Backend>,
+    /// The owner of the lock's active grant.
+    pub(super) owner: Option<Owner>,
     /// The namespace that the holders' pods run in, when the lock names one.
     pub(super) pods_in: Option<String>,
     /// How long it may take.
@@ -173,7 +177,7 @@ impl Proofs {
     pub(super) fn drive(
         &self,
         boundary: &WriteBoundary,
-        Work { backend, pods_in, limit }: Work,
+        Work { backend, owner, pods_in, limit }: Work,
         now: Timestamp,
         wake: impl FnOnce() + Send + 'static,
     ) -> (Option<Tally>, Duration) {
@@ -211,7 +215,7 @@ impl Proofs {
         let is_activated = fence.is_some_and(|fence| fence.generation == boundary.metadata.generation);
         // What changes from here on is looked at once more.
         entry.is_hurried = false;
-        let ask = Ask { repair: entry.seen.guard_altered.is_some(), is_known, is_activated, pods_in };
+        let ask = Ask { repair: entry.seen.guard_altered.is_some(), is_known, is_activated, owner, pods_in };
         let turns = Arc::clone(&self.turns);
         let work = move || async move {
             let turn = turns.acquire().await.map_err(|error| Failure::from(error.to_string()))?;
@@ -255,8 +259,10 @@ impl Proofs {
     pub(super) fn moved(&self, key: &Key, fence: FenceKnown) {
         let is_first = fence.is_some()
             && locked(&self.known).get(key).and_then(|known| known.last.as_ref()).is_some_and(|(_, last)| last.fence.is_none());
-        if is_first {
-            self.hurry(key);
+        if is_first && let Some(known) = locked(&self.known).get_mut(key) {
+            // Not at once, so that a fence that is lost again and again is not looked at all the time.
+            let soon = known.looked().map_or_else(Instant::now, |began| began + SETTLED);
+            known.due = known.due.min(soon);
         }
         locked(&self.moved).insert(key.clone(), (Instant::now(), fence));
     }
@@ -381,7 +387,7 @@ impl Known {
         (self.seen, self.proven, self.failure) = (seen, proven, None);
         // What was looked at without a fence, which is there by now, could not be tried whole.
         let was_early = is_outdated && examined.fence.is_none();
-        let wait = if std::mem::take(&mut self.is_hurried) || was_early { HURRIED } else { wait };
+        let wait = if std::mem::take(&mut self.is_hurried) || was_early { HURRIED.min(wait) } else { wait };
         (self.due, self.refused) = (Instant::now() + wait, examined.refused.or(self.refused));
         self.last = Some((began, examined));
         tally

@@ -425,6 +425,29 @@ async fn what_is_named_is_fenced_before_it_is_there() {
     assert_eq!(limits(&unasked), [LimitName::ScaleNotFenced, LimitName::CreateNotFenced]);
 }
 
+/// A target that is named and not there yet is no hole and no trouble: there is nothing to fence but its creation.
+#[tokio::test]
+async fn what_is_not_there_yet_is_proven_by_its_name() {
+    let objects = Objects::new().await;
+    PLANE.kubectl(&["label", "namespace", &objects.lab.namespace, "fencedlock.dev/named=true"], "");
+    let _operator = objects.run();
+    objects.declare_every("1h", json!({"claim": "PodIdentity", "targets": [{"resource": "configmaps", "names": ["never"]}]})).await;
+    let first = objects.until_verdict(BoundaryVerdict::Unproven, "Inconclusive").await;
+    assert!(first.conditions.iter().any(|c| c.message.contains("no epoch is active here yet")), "{first:#?}");
+    objects.lab.lease("a").put(Some("worker-a"), Some(0), at(0)).await;
+    objects.lab.until_active("a", 1, "worker-a").await;
+    objects.until_verdict(BoundaryVerdict::Proven, "AllProbesPassed").await;
+    objects.lab.until("a", "Enforced", |status| status.verdict == Some(Verdict::Enforced)).await;
+    let never = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "never"}});
+    let maps = objects.web().replace("/web", "");
+    assert_eq!(objects.worker("worker-b").await.send("POST", &maps, PLAIN, &never).await.status, 403);
+    // Nobody owns the lock any more, and what is created now carries no fence.
+    objects.lab.lease("a").release().await;
+    objects.lab.until("a", "no grant", |status| status.grant.is_none()).await;
+    assert_eq!(objects.worker("worker-a").await.send("POST", &maps, PLAIN, &never).await.status, 201, "by its last owner");
+    objects.until_verdict(BoundaryVerdict::Unproven, "NotActivated").await;
+}
+
 /// Each API server learns of policies by itself. One at which they are not in force is found, also when all others refuse.
 #[tokio::test]
 async fn every_api_server_is_tried() {

@@ -3,7 +3,7 @@
 //!
 //! Start with [`find`]. What must not come in: rights that harm nobody's fence. Whoever may only write the objects is refused like everybody.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::rbac::{Access, Rbac, Subject, account};
 use crate::{
@@ -16,6 +16,8 @@ use crate::{
 pub(super) struct Place {
     /// Users that the policies let move fences, by name.
     pub(super) operators: Vec<String>,
+    /// Users that the guard lets write, or delete, whoever owns.
+    pub(super) exempt: Vec<String>,
     /// The policies and their bindings, as plural and name.
     pub(super) policies: Vec<(String, String)>,
     /// The namespace of the targets.
@@ -30,6 +32,19 @@ pub(super) struct Place {
     pub(super) owners: Vec<OwnerObject>,
     /// Whether named targets are judged by a record, because a label of the namespace asks for it.
     pub(super) is_recorded: bool,
+}
+
+impl Place {
+    /// Everybody that the guard admits without being the owner, by user name.
+    fn accounts(&self) -> impl Iterator<Item = &str> {
+        self.operators.iter().chain(&self.exempt).map(String::as_str)
+    }
+
+    /// The namespaces that a right may be given in.
+    pub(super) fn namespaces(&self) -> BTreeSet<&str> {
+        let accounts = self.accounts().filter_map(|user| Some(account(user)?.0));
+        accounts.chain([self.namespace.as_str()]).chain(self.pods.as_deref()).collect()
+    }
 }
 
 /// An object that others are garbage collected with.
@@ -75,10 +90,11 @@ pub(super) fn find(rbac: &Rbac, place: &Place, claim: ClaimKind, exempt: &[Subje
             answered.push(subject.to_string());
             continue;
         }
-        if is_information(rbac, place, subject) {
+        let by_writer = is_owner(subject);
+        // Not even that everybody knows of it makes a way around that owners can use harmless.
+        if is_information(rbac, place, subject) && !by_writer {
             continue;
         }
-        let by_writer = is_owner(subject);
         let who = if by_writer { format!("{subject}, as which the owners run,") } else { subject.to_string() };
         let more = crate::audit::boundary::more(texts.len().saturating_sub(TOLD));
         let text = format!("{who} may {}{more}: {NEXT}", texts.iter().take(TOLD).cloned().collect::<Vec<_>>().join(", and "));
@@ -138,6 +154,8 @@ const INTO_PODS: [(&str, &[&str]); 3] =
     [("pods/exec", &["create", "get"]), ("pods/attach", &["create", "get"]), ("pods/ephemeralcontainers", &["update", "patch"])];
 /// Where the rights of impersonation are: in the core group, and in the other one since they can be constrained.
 const IMPERSONATION: [&str; 2] = ["", "authentication.k8s.io"];
+/// The signer of certificates that the API server takes for anybody's.
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 const POD_UID: &str = "userextras/authentication.kubernetes.io/pod-uid";
 
 fn ways(place: &Place, claim: ClaimKind) -> Vec<Way<'_>> {
@@ -150,28 +168,43 @@ fn ways(place: &Place, claim: ClaimKind) -> Vec<Way<'_>> {
         add(what.clone(), &["update", "patch", "delete"], "admissionregistration.k8s.io", plural, None, Some(name));
         add(what, &["deletecollection"], "admissionregistration.k8s.io", plural, None, Some(""));
     }
-    add("give itself any right (escalate, bind)".into(), &["escalate", "bind"], "rbac.authorization.k8s.io", "clusterroles", None, None);
+    for resource in ["clusterroles", "roles"] {
+        let namespaces = place.accounts().filter_map(|user| Some(account(user)?.0)).chain(place.pods.as_deref());
+        for namespace in namespaces.map(Some).chain([None]) {
+            add(
+                "give itself any right (escalate, bind)".into(),
+                &["escalate", "bind"],
+                "rbac.authorization.k8s.io",
+                resource,
+                namespace,
+                None,
+            );
+        }
+    }
+    add("sign certificates for anybody (approve)".into(), &["approve"], "certificates.k8s.io", "signers", None, Some(SIGNER));
     for group in IMPERSONATION {
         add("impersonate system:masters".into(), &["impersonate"], group, "groups", None, Some("system:masters"));
     }
-    for user in &place.operators {
+    for user in place.accounts() {
+        let who = if place.operators.iter().any(|operator| operator == user) { "the operator" } else { "an exempt user" };
         for group in IMPERSONATION {
-            add("impersonate the operator".into(), &["impersonate"], group, "users", None, Some(user));
+            add(format!("impersonate {who}"), &["impersonate"], group, "users", None, Some(user));
         }
         let Some((namespace, name)) = account(user) else { continue };
         let within = Some(namespace);
         for group in IMPERSONATION {
-            add("impersonate the operator".into(), &["impersonate"], group, "serviceaccounts", within, Some(name));
+            add(format!("impersonate {who}"), &["impersonate"], group, "serviceaccounts", within, Some(name));
         }
-        add("mint the operator's tokens".into(), &["create"], "", "serviceaccounts/token", within, Some(name));
+        add(format!("mint tokens of {who}"), &["create"], "", "serviceaccounts/token", within, Some(name));
         for (resource, verbs) in INTO_PODS {
-            add(format!("enter the operator's pod ({resource} in {namespace})"), verbs, "", resource, within, None);
+            add(format!("enter the pods of {who} ({resource} in {namespace})"), verbs, "", resource, within, None);
         }
         for (group, plural) in WORKLOADS {
-            let what = if plural == "secrets" { "make a token of the operator's" } else { "run pods as the operator" };
-            add(format!("{what} ({plural} in {namespace})"), &["create", "update", "patch"], group, plural, within, None);
+            let what = if plural == "secrets" { "make a token of" } else { "run pods as" };
+            add(format!("{what} {who} ({plural} in {namespace})"), &["create", "update", "patch"], group, plural, within, None);
         }
     }
+    add("enter any pod by its kubelet (nodes/proxy)".into(), &["create", "get"], "", "nodes/proxy", None, None);
     if let (ClaimKind::PodIdentity, Some(namespace)) = (claim, &place.pods) {
         let within = Some(namespace.as_str());
         add("pass for any pod by impersonation".into(), &["impersonate"], "authentication.k8s.io", POD_UID, None, None);
@@ -186,17 +219,20 @@ fn ways(place: &Place, claim: ClaimKind) -> Vec<Way<'_>> {
         for (resource, verbs) in INTO_PODS {
             add(format!("enter owners' pods ({resource} in {namespace})"), verbs, "", resource, within, None);
         }
-        add("enter any pod by its kubelet (nodes/proxy)".into(), &["create", "get"], "", "nodes/proxy", None, None);
     }
     for name in &place.definitions {
         let what = format!("delete the definition {name:?} with all objects of the kind");
         add(what.clone(), &["delete"], "apiextensions.k8s.io", "customresourcedefinitions", None, Some(name));
         add(what, &["deletecollection"], "apiextensions.k8s.io", "customresourcedefinitions", None, Some(""));
     }
-    add(format!("delete the namespace {}", place.namespace), &["delete"], "", "namespaces", None, Some(&place.namespace));
+    // The API server takes a namespace to be in itself, so that a RoleBinding there is enough.
+    let itself = Some(place.namespace.as_str());
+    add(format!("delete the namespace {}", place.namespace), &["delete"], "", "namespaces", itself, itself);
     if place.is_recorded {
         let what = format!("take the label {} off the namespace {}", super::record::ASKED, place.namespace);
-        add(what, &["update", "patch"], "", "namespaces", None, Some(&place.namespace));
+        for resource in ["namespaces", "namespaces/status", "namespaces/finalize"] {
+            add(what.clone(), &["update", "patch"], "", resource, itself, itself);
+        }
     }
     for owner in &place.owners {
         let within = owner.is_namespaced.then_some(place.namespace.as_str());
@@ -217,6 +253,7 @@ mod tests {
     fn place() -> Place {
         Place {
             operators: vec![OPERATOR.into()],
+            exempt: vec!["system:serviceaccount:kube-system:generic-garbage-collector".into(), "deployer".into()],
             policies: vec![("validatingadmissionpolicybindings".into(), "fencedlock-guard".into())],
             namespace: "shop".into(),
             pods: Some("shop".into()),
@@ -251,6 +288,8 @@ mod tests {
             (right("deletecollection", reg, bindings, None), "change validatingadmissionpolicybindings"),
             (right("bind", rbac, "clusterroles", None), "give itself any right"),
             (right("impersonate", "", "groups", None), "impersonate system:masters"),
+            (right("impersonate", "", "users", Some("deployer")), "impersonate an exempt user"),
+            (right("approve", "certificates.k8s.io", "signers", Some("kubernetes.io/kube-apiserver-client")), "sign certificates"),
             (right("impersonate", "", "users", Some(OPERATOR)), "impersonate the operator"),
             (right("impersonate", "authentication.k8s.io", POD_UID, None), "pass for any pod"),
             (right("get", "", "nodes/proxy", None), "by its kubelet"),
@@ -261,11 +300,16 @@ mod tests {
         ];
         let within = [
             ("fencedlock", right("impersonate", "", "serviceaccounts", Some("fencedlock")), "impersonate the operator"),
-            ("fencedlock", right("create", "", "serviceaccounts/token", Some("fencedlock")), "mint the operator's tokens"),
+            ("fencedlock", right("create", "", "serviceaccounts/token", Some("fencedlock")), "mint tokens of the operator"),
             ("fencedlock", right("create", "", "pods", None), "run pods as the operator"),
             ("fencedlock", right("patch", "apps", "deployments", None), "run pods as the operator"),
-            ("fencedlock", right("create", "", "secrets", None), "make a token of the operator's"),
-            ("fencedlock", right("create", "", "pods/exec", None), "enter the operator's pod"),
+            ("fencedlock", right("create", "", "secrets", None), "make a token of the operator"),
+            ("fencedlock", right("create", "", "pods/exec", None), "enter the pods of the operator"),
+            ("kube-system", right("create", "", "pods", None), "run pods as an exempt user"),
+            ("fencedlock", right("bind", rbac, "clusterroles", None), "give itself any right"),
+            ("shop", right("escalate", rbac, "roles", None), "give itself any right"),
+            ("shop", right("delete", "", "namespaces", None), "delete the namespace shop"),
+            ("shop", right("update", "", "namespaces/finalize", None), "take the label"),
             ("shop", right("create", "", "serviceaccounts/token", None), "mint tokens of owners' pods"),
             ("shop", right("get", "", "pods/exec", None), "enter owners' pods"),
             ("shop", right("create", "", "pods/attach", None), "enter owners' pods"),

@@ -10,6 +10,7 @@ use std::{
 };
 
 use futures::{StreamExt, future::join_all, stream::select_all};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client, ResourceExt,
     api::{DynamicObject, PartialObjectMeta},
@@ -20,7 +21,7 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use super::{policies, stamp, targets};
+use super::{policies, record, stamp, targets};
 use crate::{
     api::KubernetesTarget,
     boundary::{Change, Tell},
@@ -30,6 +31,8 @@ use crate::{
 const AGAIN: Duration = Duration::from_secs(30);
 /// How long the API server lets a watch last, in seconds (architecture.md section 5).
 const LASTS: u32 = 180;
+/// How long the watch of the policies may take to show all of them.
+const BEGINS: Duration = Duration::from_secs(5);
 /// How many objects that carry no fence are remembered, so that each is told once.
 const REMEMBERED: usize = 10_000;
 
@@ -83,14 +86,26 @@ async fn watch_policies(client: Client, changes: watch::Sender<u64>) {
     });
     let mut events = select_all(streams);
     let mut known = BTreeMap::new();
+    // What changed before the watch began is told by nothing, so everything is looked at once when it has: when all were seen, or soon, because one
+    // that is not served is never.
+    let mut begins = std::pin::pin!(tokio::time::sleep(BEGINS));
+    let mut has_begun = false;
     loop {
         let event = tokio::select! {
             () = changes.closed() => return,
-            event = events.next() => event,
+            () = &mut begins, if !has_begun => None,
+            event = events.next() => match event {
+                Some(event) => Some(event),
+                None => return,
+            },
         };
-        let Some((which, version)) = event else { return };
-        // What is seen first is where it stood.
-        if known.insert(which, version.clone()).is_some_and(|before| before != version) {
+        let is_change = match event {
+            Some((which, version)) => known.insert(which, version.clone()).is_some_and(|before| before != version),
+            None => true,
+        };
+        let begins_now = !has_begun && (is_change || known.len() == policies::resources().len());
+        has_begun |= begins_now;
+        if is_change || begins_now {
             changes.send_modify(|count| *count += 1);
         }
     }
@@ -112,8 +127,21 @@ pub(super) async fn follow(followed: Followed, policies: Arc<PolicyWatch>, unwat
             tell(Change::Guard);
         }
     };
+    // The label by which a namespace asks for a record.
+    let of_namespace = async {
+        let mut before = None;
+        let mut seen =
+            watch_object(Api::<PartialObjectMeta<Namespace>>::all(followed.client.clone()), &followed.namespace).default_backoff().boxed();
+        while let Some(seen) = seen.next().await {
+            let Ok(found) = seen else { continue };
+            let asked = found.and_then(|namespace| namespace.labels().get(record::ASKED).cloned());
+            if before.replace(asked.clone()).is_some_and(|before| before != asked) {
+                tell(Change::Guard);
+            }
+        }
+    };
     let of_targets = join_all(followed.targets.iter().enumerate().map(|(place, _)| target(&followed, place, &unwatched, &tell)));
-    futures::join!(of_policies, of_targets);
+    futures::join!(of_policies, of_namespace, of_targets);
 }
 
 /// Watches one entry of `targets`.

@@ -14,12 +14,20 @@ use kube::{
 
 use super::{
     bypass::{OwnerObject, Place},
+    exempt::all_default_exemptions,
     failed, policies,
     stamp::{self, Seen},
     targets::{Found, served},
 };
-use crate::{api::ClaimKind, boundary::BackendError, epoch::Holder};
+use crate::{
+    api::{ClaimKind, KubernetesBoundary},
+    boundary::BackendError,
+    epoch::Holder,
+};
 
+/// Who may delete what is guarded (charts/fencedlock/files/guard.yaml, `housekeeping`).
+const HOUSEKEEPERS: [&str; 2] =
+    ["system:serviceaccount:kube-system:namespace-controller", "system:serviceaccount:kube-system:generic-garbage-collector"];
 /// How many owners are followed from one target: deletion goes down all of them.
 const DEEPEST: usize = 8;
 
@@ -30,15 +38,18 @@ const DEEPEST: usize = 8;
 pub(super) async fn gather(
     client: &Client,
     namespace: &str,
-    claim: ClaimKind,
+    spec: &KubernetesBoundary,
     found: &[Found],
     operators: &[String],
     pods: &str,
     fence: Option<&Seen>,
 ) -> Result<Place, BackendError> {
-    let by_pod = claim == ClaimKind::PodIdentity;
+    let by_pod = spec.claim == ClaimKind::PodIdentity;
+    let declared = spec.exemptions.iter().chain(&spec.status_writers).map(|exemption| exemption.user.clone());
+    let exempt = declared.chain(all_default_exemptions(found)).chain(HOUSEKEEPERS.map(str::to_owned));
     Ok(Place {
         operators: operators.to_vec(),
+        exempt: exempt.collect(),
         policies: policies::resources().into_iter().map(|(resource, name)| (resource.plural, name.to_owned())).collect(),
         namespace: namespace.to_owned(),
         pods: by_pod.then(|| pods.to_owned()),
@@ -108,11 +119,17 @@ async fn owners(client: &Client, namespace: &str, found: &[Found]) -> Result<Vec
                 }
                 Err(error) => return Err(failed(format_args!("get {} {:?}", kind.plural, reference.name), &error)),
             };
-            let Some(owner) = there else { continue };
+            // What another boundary guards is deleted by its own owner only.
+            let Some(owner) = there.filter(|owner| stamp::boundary_of(&owner.metadata).is_none()) else { continue };
             above.extend(references(&owner.metadata));
             owners.insert(OwnerObject { group: kind.group, plural: kind.plural, name: reference.name, is_namespaced });
         }
         level = above;
+    }
+    if !level.is_empty() {
+        return Err(BackendError::Refused(format!(
+            "a target is owned through more than {DEEPEST} objects, which are not followed further"
+        )));
     }
     Ok(owners.into_iter().collect())
 }

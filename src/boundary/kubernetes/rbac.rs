@@ -46,10 +46,12 @@ pub(super) fn account(user: &str) -> Option<(&str, &str)> {
 }
 
 impl Subject {
-    fn of(subject: &rbac::Subject) -> Self {
+    /// In a RoleBinding a ServiceAccount without a namespace is one of the binding's.
+    fn of(subject: &rbac::Subject, binding: &str) -> Self {
         match subject.kind.as_str() {
             "ServiceAccount" => {
-                Self::User(format!("system:serviceaccount:{}:{}", subject.namespace.as_deref().unwrap_or_default(), subject.name))
+                let namespace = subject.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or(binding);
+                Self::User(format!("system:serviceaccount:{namespace}:{}", subject.name))
             }
             "Group" => Self::Group(subject.name.clone()),
             _ => Self::User(subject.name.clone()),
@@ -218,8 +220,8 @@ async fn list<K: Listed>(api: Api<K>) -> Result<Vec<K>, BackendError> {
     }
 }
 
-fn subjects(listed: Option<&Vec<rbac::Subject>>) -> Vec<Subject> {
-    listed.into_iter().flatten().map(Subject::of).collect()
+fn subjects(listed: Option<&Vec<rbac::Subject>>, binding: &str) -> Vec<Subject> {
+    listed.into_iter().flatten().map(|subject| Subject::of(subject, binding)).collect()
 }
 
 fn source(kind: &str, namespace: Option<&str>, name: &str) -> String {
@@ -231,7 +233,7 @@ fn cluster_scope(roles: Vec<ClusterRole>, bindings: Vec<ClusterRoleBinding>) -> 
     let grant = |binding: ClusterRoleBinding| {
         let given = roles.get(&binding.role_ref.name)?;
         let source = source("ClusterRoleBinding", None, &binding.name_any());
-        Some(Grant { namespace: None, source, subjects: subjects(binding.subjects.as_ref()), rules: Arc::clone(given) })
+        Some(Grant { namespace: None, source, subjects: subjects(binding.subjects.as_ref(), ""), rules: Arc::clone(given) })
     };
     Scope { grants: bindings.into_iter().filter_map(grant).collect(), roles }
 }
@@ -244,7 +246,7 @@ fn namespace_scope(namespace: &str, roles: Vec<Role>, bindings: Vec<RoleBinding>
     };
     let grant = |binding: RoleBinding| {
         let source = source("RoleBinding", Some(namespace), &binding.name_any());
-        let subjects = subjects(binding.subjects.as_ref());
+        let subjects = subjects(binding.subjects.as_ref(), namespace);
         Some(Grant { namespace: Some(namespace.to_owned()), source, subjects, rules: given(&binding.role_ref)? })
     };
     Scope { grants: bindings.into_iter().filter_map(grant).collect(), roles }
@@ -329,6 +331,7 @@ mod tests {
             binding("ClusterRoleBinding", "a", None, ("ClusterRole", "exec"), user("everywhere")),
             binding("RoleBinding", "b", Some("n"), ("ClusterRole", "exec"), user("in-n-by-cluster-role")),
             binding("RoleBinding", "c", Some("n"), ("Role", "exec"), json!({"kind": "ServiceAccount", "namespace": "x", "name": "s"})),
+            binding("RoleBinding", "own", Some("n"), ("Role", "exec"), json!({"kind": "ServiceAccount", "name": "s"})),
             binding("RoleBinding", "d", Some("m"), ("Role", "exec"), user("no-such-role")),
             binding("ClusterRoleBinding", "cluster-admin", None, ("ClusterRole", "exec"), json!({"kind": "Group", "name": "admins"})),
             binding(
@@ -347,7 +350,11 @@ mod tests {
         assert_eq!(who(Some("m")).len(), 4);
         assert_eq!(
             who(Some("n"))[4..],
-            ["User \"in-n-by-cluster-role\" by RoleBinding \"b\" in n", "ServiceAccount x/s by RoleBinding \"c\" in n"]
+            [
+                "User \"in-n-by-cluster-role\" by RoleBinding \"b\" in n",
+                "ServiceAccount x/s by RoleBinding \"c\" in n",
+                "ServiceAccount n/s by RoleBinding \"own\" in n"
+            ]
         );
         assert_eq!(rbac.admins, BTreeSet::from([Subject::Group("admins".into())]));
         assert_eq!(rbac.own, BTreeSet::from([Subject::User("system:serviceaccount:kube-system:gc".into())]));

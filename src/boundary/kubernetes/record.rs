@@ -57,8 +57,6 @@ pub(super) async fn is_asked_for(client: &Client, namespace: &str) -> Result<boo
     let found = Api::<Namespace>::all(client.clone()).get_metadata_opt(namespace).await;
     let labels = match found {
         Ok(found) => found.and_then(|namespace| namespace.metadata.labels).unwrap_or_default(),
-        // Without the right there is no record, and the limits stay.
-        Err(kube::Error::Api(status)) if status.code == 403 => return Ok(false),
         Err(error) => return Err(failed(format_args!("get namespace {namespace}"), &error)),
     };
     Ok(labels.get(ASKED).is_some_and(|asked| asked == "true"))
@@ -126,6 +124,14 @@ impl Record<'_> {
             }
         }
         Err(Not::Failed(BackendError::Refused(format!("ConfigMap {NAME:?} is written so often that it could not be; it is tried again"))))
+    }
+
+    /// Whether the record says of this boundary what it should.
+    pub(super) async fn is_written(&self, client: &Client, owner: &Seen) -> Result<bool, BackendError> {
+        let api: Api<ConfigMap> = Api::namespaced(client.clone(), self.namespace);
+        let found = api.get_opt(NAME).await.map_err(|error| failed(format_args!("get ConfigMap {NAME:?}"), &error))?;
+        let data = found.and_then(|found| found.data).unwrap_or_default();
+        Ok(self.lines(owner).iter().all(|(key, value)| data.get(key) == Some(value)))
     }
 
     /// Waits until each API server judges by this owner's record, or a later one, by what it says to a creation that it must refuse.
