@@ -178,6 +178,13 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         plural: BOUNDARIES,
+        at: "spec.kubernetes.targets.[].selector",
+        // One requirement that is not a negation: a key alone, a value of it, or several. What stands in brackets is no requirement.
+        rule: r"self.matches('^([^(),]*(\\([^()]*\\))?,)*\\s*[A-Za-z0-9][-A-Za-z0-9_./]*(\\s*(,|=|$)|\\s+in\\s*\\()')",
+        message: "must name a label that the targets carry: one that only excludes matches everything else in the namespace",
+    },
+    Rule {
+        plural: BOUNDARIES,
         at: "spec.kubernetes.targets.[].group",
         rule: "self == '' || !format.dns1123Subdomain().validate(self).hasValue()",
         message: "must be empty, for the core group, or a DNS subdomain",

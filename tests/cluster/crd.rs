@@ -347,6 +347,15 @@ fn kubernetes_rules(table: &mut Table) {
     table.accepts(one, annotation, []);
     table.refuses(one, pod_identity, [("/kubernetes/targets/0/selector", json!("app=web"))]);
     table.refuses(one, annotation, [("/kubernetes/targets/0/selector", ABSENT)]);
+    let selects = rule(BOUNDARIES, "spec.kubernetes.targets.[].selector", "must name a label");
+    for selector in
+        ["app", "app=web", "app==web", "a.b/c=web,!x", "!x,app=web", "tier!=test,app in (a, b)", "x notin (a,b),app", "app in (a,b)"]
+    {
+        table.accepts(selects, annotation, [("/kubernetes/targets/0/selector", json!(selector))]);
+    }
+    for selector in ["!app", "app!=web", "app notin (a,b)", "app notin (a,b,c)", "!a,!b", "a!=b,c notin (d,e,f)", " "] {
+        table.refuses(selects, annotation, [("/kubernetes/targets/0/selector", json!(selector))]);
+    }
     let no_leases = rule(BOUNDARIES, "spec.kubernetes.targets.[]", "Leases cannot be targets");
     table.accepts(no_leases, pod_identity, [("/kubernetes/targets/0/group", json!(""))]);
     table.accepts(no_leases, pod_identity, [("/kubernetes/targets/0/group", ABSENT)]);
