@@ -84,8 +84,10 @@ async fn pipe(near: TcpStream, far: TcpStream, mut ages: watch::Receiver<u64>, m
         }
     };
     tokio::select! {
-        () = alive => return,
+        // Asked first: what arrives in the moment in which nothing passes any more does not pass.
+        biased;
         ended = ages.wait_for(|age| *age != born) => if ended.is_err() { return },
+        () = alive => return,
     }
     // Held open until the proxy is gone.
     while ages.changed().await.is_ok() {}
