@@ -37,7 +37,7 @@ until_last() {
 # The story.
 objects() {
   step "Second story: Kubernetes objects. The chart's admission policies, and a controller that knows nothing of fencing"
-  "$FENCEDLOCK_TOOLS/helm" template fencedlock charts/fencedlock --namespace fencedlock --show-only templates/guard.yaml \
+  "$FENCEDLOCK_TOOLS/helm" template fencedlock charts/fencedlock --namespace fencedlock --show-only templates/guard.yaml --set guard.named=true \
     --api-versions admissionregistration.k8s.io/v1/MutatingAdmissionPolicy | kubectl apply -f - | sed 's/^/  /'
   kubectl create serviceaccount web-controller > /dev/null
   kubectl create role web-controller --verb=get,list,watch,create,update,patch --resource=configmaps,leases.coordination.k8s.io > /dev/null

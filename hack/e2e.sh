@@ -93,7 +93,7 @@ kubectl label namespace fencedlock pod-security.kubernetes.io/enforce=restricted
 # The chart as it could have been before: without a column.
 cp -r charts/fencedlock "$work/older"
 sed -i '/jsonPath: .status.epoch$/,+2d' "$work/older/files/crds/fencedlock.dev_fencedlocks.yaml"
-values=(--namespace fencedlock --set image.repository=localhost/fencedlock --set image.pullPolicy=Never --set replicas=2 --wait --timeout 90s)
+values=(--namespace fencedlock --set image.repository=localhost/fencedlock --set image.pullPolicy=Never --set replicas=2 --set guard.named=true --wait --timeout 90s)
 helm install fencedlock "$work/older" "${values[@]}" > "$work/notes"
 grep -q 'kubectl get fencedlocks' "$work/notes" || fail "the notes do not show the next command"
 is "operators that are ready" 2 "$(kubectl get deployment -n fencedlock fencedlock -o 'jsonpath={.status.readyReplicas}')"

@@ -32,7 +32,7 @@ pub fn plane(name: &str) -> Plane {
 pub fn policies() -> String {
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/fencedlock");
     let output = Command::new(tool("helm"))
-        .args(["template", "fencedlock", chart, "--namespace", "fencedlock"])
+        .args(["template", "fencedlock", chart, "--namespace", "fencedlock", "--set", "guard.named=true"])
         .args(["--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"])
         .args(["--show-only", "templates/guard.yaml", "--show-only", "templates/serviceaccount.yaml"])
         .output()

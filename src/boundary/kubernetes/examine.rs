@@ -72,7 +72,7 @@ impl Kubernetes {
         let expected = ask.owner.as_ref().map(|owner| self.wanted(owner));
         let (lowest, forged) = standing(&fences, expected.as_ref().filter(|_| shared.is_none()));
         let undeclared: Vec<_> = forged.into_iter().chain(self.undeclared(&found)).collect();
-        let is_recorded = self.is_recorded().await?;
+        let is_recorded = self.is_recorded(&policies).await?;
         let defaults = all_default_exemptions(&found);
         let unwritten = match &lowest {
             Some(fence) if is_recorded => !self.record_of(&defaults).is_written(&self.client, fence).await?,

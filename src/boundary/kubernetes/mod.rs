@@ -148,7 +148,10 @@ impl Kubernetes {
     /// Records the fence of named targets where the namespace asks for it, and waits until every API server judges by it. An answer is one that ends
     /// the activation.
     async fn record(&self, found: &[Found], wanted: &Seen) -> Result<Option<Activation>, BackendError> {
-        if !self.is_recorded().await? {
+        // Most namespaces do not ask, and then nothing more is read.
+        if !record::is_asked_for(&self.client, &self.namespace).await?
+            || !self.is_recorded(&policies::look(&self.client, &self.identity().await?.user).await?).await?
+        {
             return Ok(None);
         }
         let defaults = all_default_exemptions(found);
@@ -165,9 +168,10 @@ impl Kubernetes {
         }
     }
 
-    /// Whether what is named is guarded by a record as well.
-    async fn is_recorded(&self) -> Result<bool, BackendError> {
-        Ok(self.spec.targets.iter().any(|target| !target.names.is_empty()) && record::is_asked_for(&self.client, &self.namespace).await?)
+    /// Whether what is named is guarded by a record as well: the namespace asks for it, and the chart has installed the policy.
+    async fn is_recorded(&self, policies: &policies::Policies) -> Result<bool, BackendError> {
+        let has_names = self.spec.targets.iter().any(|target| !target.names.is_empty());
+        Ok(has_names && policies.names && record::is_asked_for(&self.client, &self.namespace).await?)
     }
 
     fn record_of<'a>(&'a self, defaults: &'a [String]) -> Record<'a> {

@@ -26,6 +26,8 @@ pub(super) struct Policies {
     pub(super) is_absent: bool,
     /// Whether owners that write whole objects are carried.
     pub(super) carries: bool,
+    /// Whether what carries no fence is judged by its name.
+    pub(super) names: bool,
     /// Who may move fences, by user name.
     pub(super) operators: Vec<String>,
     /// A hash of everything that is in force.
@@ -39,7 +41,15 @@ struct Expected {
     resource: ApiResource,
     name: String,
     spec: Value,
-    is_carry: bool,
+    part: Part,
+}
+
+/// What an object belongs to. The guard has to be there; the others can be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Guard,
+    Carry,
+    Named,
 }
 
 /// An object that there should be, and the one that there is.
@@ -49,7 +59,7 @@ type There<'a> = (&'a Expected, Option<DynamicObject>);
 static EXPECTED: LazyLock<Vec<Expected>> = LazyLock::new(expected);
 
 fn expected() -> Vec<Expected> {
-    let of = |text: &str, is_carry: bool| -> Vec<Expected> {
+    let of = |text: &str, part: Part| -> Vec<Expected> {
         text.split("\n---\n")
             .filter_map(|document| serde_saphyr::from_str::<Value>(document).ok())
             .filter_map(|mut value| {
@@ -61,11 +71,11 @@ fn expected() -> Vec<Expected> {
                 };
                 let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", &kind);
                 let name = value["metadata"]["name"].as_str()?.to_owned();
-                Some(Expected { resource: ApiResource::from_gvk_with_plural(&gvk, &plural), name, spec: value["spec"].take(), is_carry })
+                Some(Expected { resource: ApiResource::from_gvk_with_plural(&gvk, &plural), name, spec: value["spec"].take(), part })
             })
             .collect()
     };
-    [of(GUARD, false), of(NAMED, false), of(CARRY, true)].into_iter().flatten().collect()
+    [of(GUARD, Part::Guard), of(NAMED, Part::Named), of(CARRY, Part::Carry)].into_iter().flatten().collect()
 }
 
 /// Kind and name of everything that the chart ships.
@@ -116,8 +126,10 @@ async fn get<'a>(client: &Client, expected: &'a Expected) -> Result<There<'a>, B
 }
 
 fn compare(there: &[There<'_>], user: &str) -> Policies {
-    let mut policies =
-        Policies { is_absent: there.iter().all(|(expected, found)| expected.is_carry || found.is_none()), ..Policies::default() };
+    let mut policies = Policies {
+        is_absent: there.iter().all(|(expected, found)| expected.part != Part::Guard || found.is_none()),
+        ..Policies::default()
+    };
     let found: Vec<&DynamicObject> = there.iter().filter_map(|(_, found)| found.as_ref()).collect();
     let specs: Vec<String> = found.iter().map(|found| found.data["spec"].to_string()).collect();
     policies.hash = format!("sha256:{}", hash(specs.iter().map(String::as_str)));
@@ -128,12 +140,13 @@ fn compare(there: &[There<'_>], user: &str) -> Policies {
         .flat_map(|list| list.trim_matches(['[', ']']).split(','))
         .map(|name| name.trim().trim_matches('\'').to_owned())
         .collect();
-    policies.carries = there.iter().filter(|(expected, _)| expected.is_carry).all(|(_, found)| found.is_some());
+    let has_all = |part: Part| there.iter().filter(|(expected, _)| expected.part == part).all(|(_, found)| found.is_some());
+    (policies.carries, policies.names) = (has_all(Part::Carry), has_all(Part::Named));
     let again = "upgrade the chart, or apply its policies again";
     policies.wrong = there.iter().find_map(|(expected, found)| {
         let what = format!("{} {:?}", expected.resource.kind, expected.name);
         match found {
-            None if expected.is_carry => None,
+            None if expected.part != Part::Guard => None,
             None => Some(format!("{what} is not there: {again}")),
             Some(found) => {
                 let wanted = substituted(&expected.spec, list.as_deref().unwrap_or(OPERATORS));
@@ -231,7 +244,7 @@ mod tests {
         ];
         assert_eq!(kinds, wanted.map(|(plural, name)| (plural.to_owned(), name.to_owned())));
         let policies = compare(&installed(|_, _| {}), USER);
-        assert_eq!((policies.wrong, policies.is_absent, policies.carries), (None, false, true));
+        assert_eq!((policies.wrong, policies.is_absent, policies.carries, policies.names), (None, false, true, true));
         assert_eq!(policies.operators, [USER, "other"]);
     }
 
@@ -326,6 +339,15 @@ mod tests {
             }),
             USER,
         );
-        assert_eq!((older.wrong, older.carries), (None, false));
+        assert_eq!((older.wrong, older.carries, older.names), (None, false, true));
+        let unnamed = compare(
+            &installed(|name, spec| {
+                if name == "fencedlock-named" && !spec["paramRef"].is_null() {
+                    *spec = Value::Null;
+                }
+            }),
+            USER,
+        );
+        assert_eq!((unnamed.wrong, unnamed.carries, unnamed.names), (None, true, false));
     }
 }
