@@ -85,10 +85,10 @@ func main() {
 }
 
 // change is what the controller does to its object.
-func change(configMap *corev1.ConfigMap) int {
+func change(configMap *corev1.ConfigMap, pause time.Duration) int {
 	n, _ := strconv.Atoi(configMap.Data["n"])
 	emit("read", map[string]any{"n": n})
-	time.Sleep(*think)
+	time.Sleep(pause)
 	if configMap.Data == nil {
 		configMap.Data = map[string]string{}
 	}
@@ -116,7 +116,7 @@ func (r reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.R
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	before := configMap.DeepCopy()
-	n := change(&configMap)
+	n := change(&configMap, *think)
 	if err := told(n, r.Patch(ctx, &configMap, client.MergeFrom(before))); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -183,12 +183,15 @@ func clientGo(config *rest.Config) error {
 
 func write(clients kubernetes.Interface) error {
 	ctx, configMaps := context.Background(), clients.CoreV1().ConfigMaps(*namespace)
+	pause := *think
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		configMap, err := configMaps.Get(ctx, *object, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		n := change(configMap)
+		n := change(configMap, pause)
+		// It knows what to write; at a conflict it tries again at once.
+		pause = 0
 		_, err = configMaps.Update(ctx, configMap, metav1.UpdateOptions{})
 		return told(n, err)
 	})
