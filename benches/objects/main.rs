@@ -58,7 +58,7 @@ async fn main() {
     let pod = |name: &str, account: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"serviceAccountName": account, "containers": [{"name": "c", "image": "x"}]}});
     plane.kubectl(&["create", "serviceaccount", "worker", "-n", NAMESPACE], "");
     plane.kubectl(&["apply", "-n", NAMESPACE, "-f", "-"], &pod("worker", "worker").to_string());
-    plane.kubectl(&["create", "role", "all", "-n", NAMESPACE, "--verb=*", "--resource=configmaps"], "");
+    plane.kubectl(&["create", "role", "all", "-n", NAMESPACE, "--verb=*", "--resource=configmaps,namespaces"], "");
     let accounts = ["--serviceaccount=bench:worker", "--serviceaccount=fencedlock:fencedlock"];
     plane.kubectl(&["create", "rolebinding", "all", "-n", NAMESPACE, "--role=all", accounts[0], accounts[1]], "");
     let names = ["guarded", "plain"].map(|name| config_map(name, "one"));

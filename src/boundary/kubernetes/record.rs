@@ -57,6 +57,11 @@ pub(super) async fn is_asked_for(client: &Client, namespace: &str) -> Result<boo
     let found = Api::<Namespace>::all(client.clone()).get_metadata_opt(namespace).await;
     let labels = match found {
         Ok(found) => found.and_then(|namespace| namespace.metadata.labels).unwrap_or_default(),
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            return Err(BackendError::Refused(format!(
+                "the operator may not get namespace {namespace}: install the chart with guard.enabled, which gives it that right"
+            )));
+        }
         Err(error) => return Err(failed(format_args!("get namespace {namespace}"), &error)),
     };
     Ok(labels.get(ASKED).is_some_and(|asked| asked == "true"))
