@@ -17,6 +17,7 @@
 //! about a lock, and with [`api`] for what people declare.
 
 pub mod api;
+mod apiserver;
 pub mod audit;
 pub mod boundary;
 pub mod cli;

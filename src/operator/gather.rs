@@ -11,7 +11,10 @@ use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Pod},
     jiff::Timestamp,
 };
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, PartialObjectMeta},
+};
 
 use super::{
     decide::{Counted, CountedState, Decision, Freshness, Observed, UnreadFence, holder},
@@ -23,6 +26,7 @@ use super::{
 };
 use crate::{
     api::{FencedLock, FencedLockStatus, Identity, WriteBoundary},
+    apiserver,
     audit::{boundary::Evidence, conditions::Activation, owner::PodRead},
     boundary::{self, Backend},
     epoch::{
@@ -199,18 +203,11 @@ async fn living_pods(
 ) -> Option<BTreeSet<String>> {
     let lease =
         lock.spec.coordinator.lease.as_ref().filter(|_| freshness != Freshness::Cached && before.recent_owners.len() >= REMEMBERED)?;
-    let api: Api<Pod> = Api::namespaced(unit.client.clone(), lease.pod_namespace.as_deref().unwrap_or(&key.0));
-    let mut params = ListParams::default().limit(500);
-    let mut living = BTreeSet::new();
-    loop {
-        // What cannot be listed is remembered longer.
-        let page = api.list_metadata(&params).await.ok()?;
-        living.extend(page.items.into_iter().filter_map(|pod| pod.metadata.uid));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Some(living),
-        }
-    }
+    let pods = lease.pod_namespace.as_deref().unwrap_or(&key.0);
+    let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(unit.client.clone(), pods);
+    // What cannot be listed is remembered longer.
+    let pods = apiserver::all(&api, ListParams::default()).await.ok()?;
+    Some(pods.into_iter().filter_map(|pod| pod.metadata.uid).collect())
 }
 
 /// The older lock on the same Lease: by creation, then by name. A lock that is malformed claims nothing.

@@ -257,12 +257,13 @@ impl Proofs {
 
     /// Takes note that an activation moved a fence.
     pub(super) fn moved(&self, key: &Key, fence: FenceKnown) {
-        let is_first = fence.is_some()
-            && locked(&self.known).get(key).and_then(|known| known.last.as_ref()).is_some_and(|(_, last)| last.fence.is_none());
-        if is_first && let Some(known) = locked(&self.known).get_mut(key) {
+        if fence.is_some()
+            && let Some(known) = locked(&self.known).get_mut(key)
+            && let Some((began, last)) = &known.last
+            && last.fence.is_none()
+        {
             // Not at once, so that a fence that is lost again and again is not looked at all the time.
-            let soon = known.looked().map_or_else(Instant::now, |began| began + SETTLED);
-            known.due = known.due.min(soon);
+            known.due = known.due.min(*began + SETTLED);
         }
         locked(&self.moved).insert(key.clone(), (Instant::now(), fence));
     }

@@ -30,7 +30,10 @@ use super::{
     thin::ThinLease,
     unit::{Guarded, PodSeen, Unit, Unseen, WatchState, key_of, settled},
 };
-use crate::api::{FencedLock, WriteBoundary};
+use crate::{
+    api::{FencedLock, WriteBoundary},
+    apiserver,
+};
 
 fn api<K>(unit: &Unit) -> Api<K>
 where
@@ -112,12 +115,7 @@ fn wake_all(unit: &Unit) {
 
 /// What a person has to do when a watch is refused; `None` when it may pass by itself.
 fn refusal(error: &watcher::Error, resource: &'static str, namespace: &str) -> Option<String> {
-    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
-    let (code, verb) = match error {
-        InitialListFailed(kube::Error::Api(status)) => (status.code, "list"),
-        WatchStartFailed(kube::Error::Api(status)) | WatchFailed(kube::Error::Api(status)) | WatchError(status) => (status.code, "watch"),
-        _ => return None,
-    };
+    let (code, verb) = apiserver::answered(error)?;
     match code {
         403 => Some(Step { verb, resource, namespace, name: "" }.right()),
         404 => Some(format!("{verb} {resource}, which the API server does not serve (the CustomResourceDefinitions: fencedlock crds)")),

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use kube::api::{Patch, PatchParams};
+use kube::{
+    Client,
+    api::{Patch, PatchParams},
+};
 use serde_json::json;
 
 use super::{
@@ -35,10 +38,12 @@ const TRIED: usize = 16;
 fn standing(fences: &[Option<Seen>], expected: Option<&Seen>) -> (Option<Seen>, Option<String>) {
     let Some(lowest) = fences.iter().min() else { return (expected.cloned(), None) };
     let Some(expected) = expected else { return (lowest.clone(), None) };
-    let mut ahead = fences.iter().flatten().filter(|seen| is_ahead(seen, expected));
-    let Some(first) = ahead.next() else { return (lowest.clone(), None) };
+    let ahead: Vec<_> = fences.iter().flatten().filter(|seen| is_ahead(seen, expected)).collect();
+    if ahead.is_empty() {
+        return (lowest.clone(), None);
+    }
     // A later epoch may be of a grant that is not known here yet: it is not said to be forged, and is not at the owner's either.
-    let same = std::iter::once(first).chain(ahead).find(|seen| seen.epoch == expected.epoch);
+    let same = ahead.into_iter().find(|seen| seen.epoch == expected.epoch);
     let forged = same.map(|seen| {
         format!(
             "a fence is of epoch {}, holder {:?}, pod uid {:?}, which nobody was granted: let the owner acquire the lock anew, so that all move above it",
@@ -72,7 +77,7 @@ impl Kubernetes {
         let expected = ask.owner.as_ref().map(|owner| self.wanted(owner));
         let (lowest, forged) = standing(&fences, expected.as_ref().filter(|_| shared.is_none()));
         let undeclared: Vec<_> = forged.into_iter().chain(self.undeclared(&found)).collect();
-        let is_recorded = self.is_recorded(&policies).await?;
+        let is_recorded = policies.names && self.asks_for_record().await?;
         let defaults = all_default_exemptions(&found);
         let unwritten = match &lowest {
             Some(fence) if is_recorded => !self.record_of(&defaults).is_written(&self.client, fence).await?,
@@ -101,19 +106,21 @@ impl Kubernetes {
         {
             return Ok(examined);
         }
-        match self.probe(&identity, &found).await {
+        let servers = self.shared.servers.clients(&self.client).await;
+        let tried = match &servers {
+            Ok(servers) => self.probe(&identity, &found, servers).await,
+            Err(error) => Err(error.clone()),
+        };
+        match tried {
             Ok(answers) => examined.answers = Some(answers),
             Err(error) => examined.unfinished = Some(error.to_string()),
         }
-        if let (true, Some(answers)) = (is_recorded, &mut examined.answers) {
+        if let (true, Some(answers), Ok(servers)) = (is_recorded, &mut examined.answers, &servers) {
             let outcome = match &lowest {
                 Some(_) if unwritten => {
                     Outcome::Inconclusive("the record of named targets is not written yet, or was changed: it is written again".to_owned())
                 }
-                Some(fence) => {
-                    let servers = self.shared.servers.clients(&self.client).await?;
-                    self.record_of(&defaults).until_in_force(&servers, fence).await
-                }
+                Some(fence) => self.record_of(&defaults).until_in_force(servers, fence).await,
                 None => Outcome::Inconclusive(
                     "no epoch is active here yet, so there is no record to try a creation by: it is tried with the first one".to_owned(),
                 ),
@@ -160,11 +167,10 @@ impl Kubernetes {
         Ok(bypass::find(&rbac, &place, self.spec.claim, &self.spec.exempt_subjects))
     }
 
-    async fn probe(&self, identity: &Identity, found: &[Found]) -> Result<Answers, BackendError> {
+    async fn probe(&self, identity: &Identity, found: &[Found], servers: &[(String, Client)]) -> Result<Answers, BackendError> {
         let mut canary = canary::ObjectCanary::new(&self.client, identity, &self.namespace, &self.name, &self.spec)?;
         let run_id = run::id();
-        let servers = self.shared.servers.clients(&self.client).await?;
-        let mut answers = canary.at_each(&servers, &run_id).await?;
+        let mut answers = canary.at_each(servers, &run_id).await?;
         answers.extend(run::run(&mut canary, &self.profile(), &run_id).await);
         canary.remove().await?;
         answers.extend(self.on_targets(found, &run_id).await);

@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use super::{policies, record, stamp, targets};
 use crate::{
     api::KubernetesTarget,
+    apiserver,
     boundary::{Change, Tell},
 };
 
@@ -224,11 +225,6 @@ async fn lacks_fence(api: &Api<Metadata>, name: &str, uid: &str) -> bool {
 
 /// What a person has to do when a watch is refused; `None` when it may pass by itself.
 fn refused(error: &watcher::Error, resource: &str, namespace: &str) -> Option<String> {
-    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
-    let (code, verb) = match error {
-        InitialListFailed(kube::Error::Api(status)) => (status.code, "list"),
-        WatchStartFailed(kube::Error::Api(status)) | WatchFailed(kube::Error::Api(status)) | WatchError(status) => (status.code, "watch"),
-        _ => return None,
-    };
+    let (code, verb) = apiserver::answered(error)?;
     (code == 403).then(|| format!("the operator may not {verb} {resource} in namespace {namespace}"))
 }

@@ -148,10 +148,8 @@ impl Kubernetes {
     /// Records the fence of named targets where the namespace asks for it, and waits until every API server judges by it. An answer is one that ends
     /// the activation.
     async fn record(&self, found: &[Found], wanted: &Seen) -> Result<Option<Activation>, BackendError> {
-        // Most namespaces do not ask, and then nothing more is read.
-        if !record::is_asked_for(&self.client, &self.namespace).await?
-            || !self.is_recorded(&policies::look(&self.client, &self.identity().await?.user).await?).await?
-        {
+        // Most boundaries do not ask, and then nothing more is read.
+        if !self.asks_for_record().await? || !policies::look(&self.client, &self.identity().await?.user).await?.names {
             return Ok(None);
         }
         let defaults = all_default_exemptions(found);
@@ -168,10 +166,10 @@ impl Kubernetes {
         }
     }
 
-    /// Whether what is named is guarded by a record as well: the namespace asks for it, and the chart has installed the policy.
-    async fn is_recorded(&self, policies: &policies::Policies) -> Result<bool, BackendError> {
+    /// Whether what is named should be guarded by a record as well, where the chart has installed the policy for it.
+    async fn asks_for_record(&self) -> Result<bool, BackendError> {
         let has_names = self.spec.targets.iter().any(|target| !target.names.is_empty());
-        Ok(has_names && policies.names && record::is_asked_for(&self.client, &self.namespace).await?)
+        Ok(has_names && record::is_asked_for(&self.client, &self.namespace).await?)
     }
 
     fn record_of<'a>(&'a self, defaults: &'a [String]) -> Record<'a> {

@@ -77,8 +77,7 @@ async fn account_of(client: &Client, namespace: &str, fence: &Seen) -> Result<Op
 
 /// The definitions of those kinds that are custom resources.
 async fn definitions(client: &Client, found: &[Found]) -> Result<Vec<String>, BackendError> {
-    let names: BTreeSet<_> =
-        found.iter().filter(|found| !found.kind.group.is_empty()).map(|f| format!("{}.{}", f.kind.plural, f.kind.group)).collect();
+    let names: BTreeSet<_> = found.iter().filter(|found| !found.kind.group.is_empty()).map(Found::resource).collect();
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut definitions = Vec::new();
     for name in names {

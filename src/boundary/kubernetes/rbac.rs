@@ -14,12 +14,10 @@ use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
-use crate::boundary::BackendError;
+use crate::{apiserver, boundary::BackendError};
 
 /// For how long a listing serves the boundaries that are examined one after the other.
 const SERVES: Duration = Duration::from_secs(10);
-/// How many objects one listing asks for.
-const PAGE: u32 = 500;
 
 /// Whom a binding names. A ServiceAccount is the user that it authenticates as.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -198,26 +196,14 @@ impl Listed for Role {}
 impl Listed for RoleBinding {}
 
 async fn list<K: Listed>(api: Api<K>) -> Result<Vec<K>, BackendError> {
-    let mut params = ListParams::default().limit(PAGE);
-    let mut all = Vec::new();
-    loop {
-        let page = match api.list(&params).await {
-            Ok(page) => page,
-            Err(kube::Error::Api(status)) if status.code == 403 => {
-                return Err(BackendError::Refused(format!(
-                    "the operator may not list {}.rbac.authorization.k8s.io, so who can go around the guard is not known: install the chart with \
-                     guard.enabled, which gives it that right",
-                    K::plural(&())
-                )));
-            }
-            Err(error) => return Err(super::failed(format_args!("list {}", K::plural(&())), &error)),
-        };
-        all.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(all),
-        }
-    }
+    apiserver::all(&api, ListParams::default()).await.map_err(|error| match error {
+        kube::Error::Api(status) if status.code == 403 => BackendError::Refused(format!(
+            "the operator may not list {}.rbac.authorization.k8s.io, so who can go around the guard is not known: install the chart with \
+             guard.enabled, which gives it that right",
+            K::plural(&())
+        )),
+        error => super::failed(format_args!("list {}", K::plural(&())), &error),
+    })
 }
 
 fn subjects(listed: Option<&Vec<rbac::Subject>>, binding: &str) -> Vec<Subject> {

@@ -20,9 +20,10 @@ use super::{
     canary::is_rejection,
     failed,
     stamp::{self, Seen, Stamp},
+    targets::spelled,
 };
 use crate::{
-    api::{ClaimKind, GuardMode, KubernetesBoundary},
+    api::{GuardMode, KubernetesBoundary},
     boundary::{
         BackendError,
         proof::{Failure, Outcome},
@@ -75,10 +76,9 @@ fn phantom(boundary: &str) -> String {
 impl Record<'_> {
     /// What the record says of this boundary.
     fn lines(&self, owner: &Seen) -> BTreeMap<String, String> {
-        let mode = if self.mode == GuardMode::Observe { "Observe" } else { "Enforce" };
-        let claim = if self.spec.claim == ClaimKind::PodIdentity { "PodIdentity" } else { "Annotation" };
+        let (mode, claim) = stamp::words(self.mode, self.spec.claim);
         let named = self.spec.targets.iter().flat_map(|target| {
-            let resource = if target.group.is_empty() { target.resource.clone() } else { format!("{}.{}", target.resource, target.group) };
+            let resource = spelled(&target.group, &target.resource);
             target.names.iter().map(move |name| format!("{resource}/{name}"))
         });
         let targets: Vec<_> = named.chain([format!("configmaps/{}", phantom(self.boundary))]).collect();
@@ -106,7 +106,7 @@ impl Record<'_> {
             {
                 return Err(Not::Ahead(seen));
             }
-            if lines.iter().all(|(key, value)| data.get(key) == Some(value)) {
+            if says(data, &lines) {
                 return Ok(false);
             }
             data.extend(lines.clone());
@@ -136,7 +136,7 @@ impl Record<'_> {
         let api: Api<ConfigMap> = Api::namespaced(client.clone(), self.namespace);
         let found = api.get_opt(NAME).await.map_err(|error| failed(format_args!("get ConfigMap {NAME:?}"), &error))?;
         let data = found.and_then(|found| found.data).unwrap_or_default();
-        Ok(self.lines(owner).iter().all(|(key, value)| data.get(key) == Some(value)))
+        Ok(says(&data, &self.lines(owner)))
     }
 
     /// Waits until each API server judges by this owner's record, or a later one, by what it says to a creation that it must refuse.
@@ -172,6 +172,11 @@ impl Record<'_> {
             tokio::time::sleep(POLL).await;
         }
     }
+}
+
+/// Whether a record has these lines.
+fn says(data: &BTreeMap<String, String>, lines: &BTreeMap<String, String>) -> bool {
+    lines.iter().all(|(key, value)| data.get(key) == Some(value))
 }
 
 /// Epoch and holder by which a creation was refused.

@@ -44,6 +44,19 @@ pub(super) struct Seen {
     pub(super) uid: String,
 }
 
+/// Mode and kind of claim, as the policies compare them.
+pub(super) const fn words(mode: GuardMode, claim: ClaimKind) -> (&'static str, &'static str) {
+    let mode = match mode {
+        GuardMode::Observe => "Observe",
+        GuardMode::Enforce => "Enforce",
+    };
+    let claim = match claim {
+        ClaimKind::PodIdentity => "PodIdentity",
+        ClaimKind::Annotation => "Annotation",
+    };
+    (mode, claim)
+}
+
 impl Stamp {
     /// The stamp for an owner; an empty holder is nobody.
     pub(super) fn new(boundary: &str, mode: GuardMode, spec: &KubernetesBoundary, owner: &Seen, defaults: &[String]) -> Self {
@@ -53,14 +66,8 @@ impl Stamp {
             users.dedup();
             users.join("\n")
         };
-        let mode = match mode {
-            GuardMode::Observe => "Observe",
-            GuardMode::Enforce => "Enforce",
-        };
-        let (claim, uid) = match spec.claim {
-            ClaimKind::PodIdentity => ("PodIdentity", owner.uid.clone()),
-            ClaimKind::Annotation => ("Annotation", String::new()),
-        };
+        let (mode, claim) = words(mode, spec.claim);
+        let uid = if spec.claim == ClaimKind::PodIdentity { owner.uid.clone() } else { String::new() };
         Self {
             labels: [(BOUNDARY, boundary.to_owned()), (MODE, mode.to_owned()), (CLAIM_KIND, claim.to_owned())],
             annotations: [

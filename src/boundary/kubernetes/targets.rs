@@ -5,15 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
 use kube::{
     Api, Client,
-    api::{ApiResource, DynamicObject, ListParams, ObjectMeta},
+    api::{ApiResource, DynamicObject, ListParams, ObjectMeta, PartialObjectMeta},
     core::GroupVersionKind,
 };
 
 use super::stamp;
-use crate::{api::KubernetesTarget, boundary::BackendError};
-
-/// How many objects one listing asks for.
-const PAGE: u32 = 500;
+use crate::{api::KubernetesTarget, apiserver, boundary::BackendError};
 
 /// What one entry of `spec.kubernetes.targets` names.
 #[derive(Clone, Debug)]
@@ -33,8 +30,13 @@ impl Found {
 
     /// The kind as kubectl spells it.
     pub(super) fn resource(&self) -> String {
-        if self.kind.group.is_empty() { self.kind.plural.clone() } else { format!("{}.{}", self.kind.plural, self.kind.group) }
+        spelled(&self.kind.group, &self.kind.plural)
     }
+}
+
+/// A kind by its group and plural, as kubectl spells it.
+pub(super) fn spelled(group: &str, plural: &str) -> String {
+    if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
 }
 
 /// The ConfigMaps in which the operator reserves epochs and records fences: fenced for somebody, it could not write them any more.
@@ -71,6 +73,7 @@ pub(super) async fn find(
         }
         let (kind, has_scale) = kind(client, target, &field).await?;
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
+        let metadata: Api<PartialObjectMeta<DynamicObject>> = Api::namespaced_with(client.clone(), namespace, &kind);
         let (mut objects, mut missing) = (BTreeMap::new(), Vec::new());
         if let Some(name) = target.names.iter().find(|name| is_ours(name)) {
             return Err(BackendError::Refused(format!(
@@ -86,26 +89,14 @@ pub(super) async fn find(
         let stamped = format!("{}={boundary}", stamp::BOUNDARY);
         for selector in target.selector.iter().chain([&stamped]) {
             // What carries the fence already goes on moving with it, also when it matches no longer: it would be its last owner's for ever.
-            let listed = list(&api, selector).await.map_err(|error| refusal(&error, "list", target, namespace))?;
-            let named = listed.into_iter().map(|object| (object.name.clone().unwrap_or_default(), object));
+            let listed = apiserver::all(&metadata, ListParams::default().labels(selector)).await;
+            let listed = listed.map_err(|error| refusal(&error, "list", target, namespace))?;
+            let named = listed.into_iter().map(|object| (object.metadata.name.clone().unwrap_or_default(), object.metadata));
             objects.extend(named.filter(|(name, _)| !is_ours(name)));
         }
         all.push(Found { kind, has_scale, objects: objects.into_values().collect(), missing });
     }
     Ok(all)
-}
-
-async fn list(api: &Api<DynamicObject>, selector: &str) -> Result<Vec<ObjectMeta>, kube::Error> {
-    let mut params = ListParams::default().labels(selector).limit(PAGE);
-    let mut objects = Vec::new();
-    loop {
-        let page = api.list_metadata(&params).await?;
-        objects.extend(page.items.into_iter().map(|object| object.metadata));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(objects),
-        }
-    }
 }
 
 /// The kind behind a group and a plural, in the version that the API server prefers, and whether it has `/scale`.
@@ -154,7 +145,7 @@ pub(super) async fn served(client: &Client, group: &str, version: &str) -> Resul
 
 /// What the API server said, in words that name the right that is missing.
 fn refusal(error: &kube::Error, verb: &str, target: &KubernetesTarget, namespace: &str) -> BackendError {
-    let what = if target.group.is_empty() { target.resource.clone() } else { format!("{}.{}", target.resource, target.group) };
+    let what = spelled(&target.group, &target.resource);
     match error {
         kube::Error::Api(status) if status.code == 403 && !status.message.contains("fencedlock: ") => BackendError::Refused(format!(
             "the operator may not {verb} {what} in namespace {namespace}: bind a Role that lets its ServiceAccount get, list and patch them"
