@@ -46,7 +46,13 @@ pub mod boundary {
 /// Reasons: one word each, the same in status, Events and the audit's output.
 pub mod reason {
     macro_rules! reasons {
-        ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => { $($(#[$doc])* pub const $name: &str = $text;)* };
+        ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+            $($(#[$doc])* pub const $name: &str = $text;)*
+            /// The reason that a status spells, if this version knows it.
+            pub fn known(text: &str) -> Option<&'static str> {
+                [$($text),*].into_iter().find(|known| *known == text)
+            }
+        };
     }
     reasons! {
         /// This generation has been evaluated.
@@ -196,6 +202,15 @@ pub enum Truth {
 }
 
 impl Truth {
+    /// What a condition's status says.
+    pub fn of(status: &str) -> Self {
+        match status {
+            "True" => Self::True,
+            "False" => Self::False,
+            _ => Self::Unknown,
+        }
+    }
+
     /// As it stands in a condition.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -3,9 +3,12 @@
 
 use std::io::{self, Write};
 
-use super::{Failure, load};
+use super::{
+    Failure,
+    manifests::{self, Exclude, Parsed, Problem, Text},
+};
 use crate::{
-    api::{BoundaryType, GuardMode, WriteBoundary},
+    api::{BoundaryType, GROUP, GuardMode, WriteBoundary},
     audit::schema,
     boundary::{
         is_built_in,
@@ -66,20 +69,38 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
 }
 
 fn print(args: &Print) -> Result<u8, Failure> {
+    let mut read = Vec::new();
+    manifests::read(
+        std::slice::from_ref(&args.path),
+        &Exclude::default(),
+        |chunk| match chunk.text {
+            Text::Document(text) => (chunk.file, manifests::parse(&text, chunk.line)),
+            _ => (chunk.file, Vec::new()),
+        },
+        |parsed| read.push(parsed),
+    )?;
     let mut found = Vec::new();
-    for document in load::all(std::slice::from_ref(&args.path), &args.namespace)? {
-        let place = format!("{}:{}", document.place.file, document.place.line);
-        let object = document.content.map_err(|error| Failure::Other(format!("{place}: {error}")))?;
-        if object.kind != "WriteBoundary" || args.boundary.as_ref().is_some_and(|name| *name != object.name) {
+    for (file, parsed) in read.into_iter().flat_map(|(file, all)| all.into_iter().map(move |parsed| (file.clone(), parsed))) {
+        let (line, object) = match parsed {
+            Parsed::Object(line, object) => (line, object),
+            Parsed::Problem(line, Problem::Unreadable(why) | Problem::Duplicate(why)) => {
+                return Err(Failure::Other(format!("{file}:{line}: is not YAML: {why}")));
+            }
+        };
+        let text = |pointer: &str| object.pointer(pointer).and_then(serde_json::Value::as_str).map(str::to_owned);
+        let name = text("/metadata/name").unwrap_or_default();
+        let is_ours = text("/apiVersion").is_some_and(|version| version.split('/').next() == Some(GROUP));
+        if !is_ours || text("/kind").as_deref() != Some("WriteBoundary") || args.boundary.as_ref().is_some_and(|wanted| *wanted != name) {
             continue;
         }
-        if let Some(error) = schema::check(&object.kind, &object.value).first() {
-            return Err(Failure::Other(format!("{place}: WriteBoundary {:?}: {error}", object.name)));
+        let failed = |error: &dyn std::fmt::Display| Failure::Other(format!("{file}:{line}: WriteBoundary {name:?}: {error}"));
+        if let Some(error) = schema::check("WriteBoundary", &object).first() {
+            return Err(failed(error));
         }
-        let boundary: WriteBoundary = serde_json::from_value(object.value)
-            .map_err(|error| Failure::Other(format!("{place}: WriteBoundary {:?}: {error}", object.name)))?;
+        let namespace = text("/metadata/namespace").unwrap_or_else(|| args.namespace.clone());
+        let boundary: WriteBoundary = serde_json::from_value(object).map_err(|error| failed(&error))?;
         if boundary.spec.type_ == BoundaryType::Postgres && is_built_in(&boundary.spec) && !boundary.spec.is_conditional() {
-            found.push((object.namespace, object.name, boundary.spec));
+            found.push((namespace, name, boundary.spec));
         }
     }
     let [(namespace, name, spec)] = found.as_slice() else {

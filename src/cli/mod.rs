@@ -7,7 +7,7 @@ mod cluster;
 mod completions;
 mod crds;
 mod guard;
-mod load;
+mod manifests;
 mod operator;
 mod run;
 mod status;
@@ -31,7 +31,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Judge the FencedLocks and WriteBoundaries in manifests, without a cluster
+    /// Judge every lock in manifests or in a cluster, and find those that nobody declared
     Audit(audit::Args),
     /// Show the whole story of a lock on one screen
     Status(status::Args),

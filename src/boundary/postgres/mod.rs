@@ -16,7 +16,7 @@ use futures::{FutureExt, future::BoxFuture};
 mod activate;
 mod audit;
 mod canary;
-mod conditional;
+pub(crate) mod conditional;
 mod connect;
 mod guard;
 mod install;

@@ -1,7 +1,8 @@
 //! The application's own conditional update, proven as it is written on a row that is reserved for it (design: boundaries.md section 3). The
 //! operator installs nothing and activates nothing: the contract is `AfterAcceptance`.
 //!
-//! `statement` is what the text says, `table` what the catalogue says, `canary` what is tried.
+//! `statement` is what the text says, `text` what is wrong with it before anybody has a database, `table` what the catalogue says, `canary` what
+//! is tried.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -14,6 +15,7 @@ mod decides;
 mod paths;
 mod statement;
 mod table;
+pub(crate) mod text;
 mod touch;
 
 use canary::{Prepared, RowCanary};

@@ -1,7 +1,7 @@
 //! What a declared statement says, from its text alone. Pure: no database is asked. What cannot be shown to touch one row of the declared
 //! tables and nothing else is refused here, because it is never run.
 
-use std::{collections::BTreeSet, ops::ControlFlow};
+use std::{collections::BTreeSet, fmt, ops::ControlFlow};
 
 use sqlparser::{
     ast::{
@@ -55,22 +55,48 @@ pub(super) struct Statement {
     pub(super) undecided: Option<String>,
 }
 
+/// Why a statement is not run: the end of a sentence that names the field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// A SELECT decides and another statement writes.
+    SelectThenUpdate,
+    /// Anything else.
+    Because(String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SelectThenUpdate => f.write_str(
+                "SelectThenUpdate: a SELECT decides and another statement writes, and an old owner wakes up between the two: declare the one \
+                 statement that writes, with the comparison in it",
+            ),
+            Self::Because(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        Self::Because(why)
+    }
+}
+
 /// Takes a declaration apart.
 ///
 /// # Errors
-/// Says what is wrong with the statement and what to do, as the end of a sentence that names the field.
-pub(super) fn parse(declared: &ConditionalUpdate, tables: &[PostgresTable], writes: WritesPerEpoch) -> Result<Statement, String> {
+/// Says what is wrong with the statement and what to do.
+pub(super) fn parse(declared: &ConditionalUpdate, tables: &[PostgresTable], writes: WritesPerEpoch) -> Result<Statement, Refused> {
     let mut statements =
         Parser::parse_sql(&PostgreSqlDialect {}, &declared.statement).map_err(|error| format!("does not parse as PostgreSQL: {error}"))?;
     if statements.len() > 1 {
-        let first = if matches!(statements[0], Sql::Query(_)) {
-            "SelectThenUpdate: a SELECT decides and another statement writes, and an old owner wakes up between the two"
+        return Err(if matches!(statements[0], Sql::Query(_)) {
+            Refused::SelectThenUpdate
         } else {
-            "it holds several statements"
-        };
-        return Err(format!("{first}: declare the one statement that writes, with the comparison in it"));
+            "it holds several statements: declare the one statement that writes, with the comparison in it".to_owned().into()
+        });
     }
-    let sql = statements.pop().ok_or_else(|| "is empty".to_owned())?;
+    let sql = statements.pop().ok_or_else(|| Refused::Because("is empty".to_owned()))?;
     let (functions, names) = check_expressions(&sql, declared)?;
     check_relations(&sql, tables)?;
     let reading = Reading { declared, tables, writes };
@@ -388,6 +414,7 @@ mod tests {
         let declared = json!({"statement": text, "parameters": parameters, "fenceColumn": "last_fence"});
         let table = |name: &str| PostgresTable { schema: "public".into(), name: name.into() };
         parse(&serde_json::from_value(declared).unwrap(), &[table("report"), table("fences")], WritesPerEpoch::Once)
+            .map_err(|why| why.to_string())
     }
 
     #[test]

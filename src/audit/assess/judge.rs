@@ -1,0 +1,399 @@
+//! Judges everything that was read, together, as the operator judges each lock and boundary. In manifests nobody has looked at the boundaries, so
+//! none is proven; in a cluster the operator has, and its statuses are the evidence.
+//!
+//! Start with [`Look`].
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use super::{
+    Excuse, Id, Located, Place,
+    read::{Declared, Kept},
+};
+use crate::{
+    api::{
+        ClaimKind, FencedLock, FencedLockStatus, LockClass, Verdict, WriteBoundary,
+        conditions::{self, Truth, find, reason},
+    },
+    audit::{
+        baseline::Baseline,
+        boundary::{self, Evidence, LockSide},
+        inventory::{Declarations, FoundLock, Inventory},
+        rules::{self, Finding, Severity, catalogue as rule},
+        suppress::Suppression,
+        verdict::{self, Found, OwnerUnique, Present, Required},
+    },
+    boundary::is_built_in,
+    epoch::grant::GrantState,
+};
+
+/// How to judge.
+#[derive(Clone, Debug)]
+pub struct Ways {
+    /// The time that everything is judged as of.
+    pub now: Timestamp,
+    /// How long before its end an acceptance is reported.
+    pub soon: SignedDuration,
+    /// Whether the statuses count: the objects are a cluster's.
+    pub is_cluster: bool,
+    /// What was known before.
+    pub baseline: Option<Baseline>,
+    /// Severities other than the rules' own, by the rules' ids; `None` switches a rule off.
+    pub severities: BTreeMap<String, Option<Severity>>,
+}
+
+/// A lock with its verdict.
+#[derive(Clone, Debug)]
+pub struct JudgedLock {
+    /// What it is called.
+    pub id: Id,
+    /// Where it was read.
+    pub place: Place,
+    /// Its class, when it can be read.
+    pub class: Option<LockClass>,
+    /// What is said about it.
+    pub judged: verdict::Judgement,
+}
+
+/// Everything that was judged.
+#[derive(Debug, Default)]
+pub struct Assessment {
+    /// The declared locks.
+    pub locks: Vec<JudgedLock>,
+    /// The findings, worst first.
+    pub findings: Vec<Located>,
+    /// The locks that nobody declared.
+    pub unclassified: Vec<FoundLock>,
+    /// How many found locks are declared.
+    pub classified: usize,
+    /// How many findings of the baseline are gone.
+    pub gone: usize,
+}
+
+type Name = (Arc<str>, Arc<str>);
+
+/// Everything that was read.
+#[derive(Debug, Default)]
+pub struct Look {
+    locks: BTreeMap<Name, Declared<FencedLock>>,
+    boundaries: BTreeMap<Name, Declared<WriteBoundary>>,
+    inventory: Inventory,
+    findings: Vec<Located>,
+}
+
+impl Look {
+    /// Takes what was kept of an object. Of two of one name the last one counts.
+    pub fn add(&mut self, kept: Kept) {
+        match kept {
+            Kept::Lock(lock) => declare(&mut self.locks, *lock, &mut self.findings),
+            Kept::Boundary(boundary) => declare(&mut self.boundaries, *boundary, &mut self.findings),
+            Kept::Fact(fact) => self.inventory.add(*fact),
+            Kept::Wrong(found) => self.findings.push(*found),
+        }
+    }
+
+    /// Judges it all.
+    pub fn judge(self, ways: &Ways) -> Assessment {
+        let mut result = Assessment { findings: self.findings, ..Assessment::default() };
+        let known = Known::new(&self.locks, &self.boundaries);
+        for (name, lock) in &self.locks {
+            one_lock(name, lock, &known, ways, &mut result);
+        }
+        for (name, boundary) in &self.boundaries {
+            one_boundary(name, boundary, &known, ways, &mut result.findings);
+        }
+        let mut declared = Declarations::default();
+        for ((namespace, _), lock) in &self.locks {
+            declared.add(namespace, lock.lease.as_deref(), lock.workloads.as_deref());
+        }
+        let found = self.inventory.locks(&declared);
+        for (lock, finding) in found.findings {
+            say(&mut result.findings, &lock.object, &lock.place, &lock.suppressions, ways.now, [finding]);
+        }
+        for lock in &found.unclassified {
+            say(&mut result.findings, &lock.object, &lock.place, &lock.suppressions, ways.now, [lock.finding()]);
+        }
+        (result.unclassified, result.classified) = (found.unclassified, found.classified);
+        result.findings.retain_mut(|found| weigh(found, &ways.severities));
+        result.gone = ways.baseline.as_ref().map_or(0, |baseline| baseline.excuse(&mut result.findings));
+        result.findings.sort_by(|a, b| {
+            (b.finding.severity, &a.place, &a.object, a.finding.rule.id).cmp(&(a.finding.severity, &b.place, &b.object, b.finding.rule.id))
+        });
+        result
+    }
+}
+
+/// Gives a finding the severity that the configuration wants; `false` when its rule is off.
+fn weigh(found: &mut Located, severities: &BTreeMap<String, Option<Severity>>) -> bool {
+    match severities.get(found.finding.rule.id) {
+        None => true,
+        Some(None) => false,
+        Some(Some(severity)) => {
+            found.finding.severity = *severity;
+            true
+        }
+    }
+}
+
+fn declare<K>(all: &mut BTreeMap<Name, Declared<K>>, declared: Declared<K>, findings: &mut Vec<Located>) {
+    let (id, place) = (declared.id.clone(), declared.place.clone());
+    if let Some(first) = all.insert((id.namespace.clone(), id.name.clone()), declared) {
+        let message = format!("{id} is declared twice, first at {}:{}: the last one counts", first.place.file, first.place.line);
+        findings.push(Located { object: id, place, finding: rule::DECLARED_TWICE.finds("", message), excused: None });
+    }
+}
+
+/// Adds findings about an object, those that somebody answers for with the reason. A suppression that has ended is a finding itself.
+fn say(
+    all: &mut Vec<Located>,
+    object: &Id,
+    place: &Place,
+    suppressions: &[Suppression],
+    now: Timestamp,
+    findings: impl IntoIterator<Item = Finding>,
+) {
+    let located = |finding, excused| Located { object: object.clone(), place: place.clone(), finding, excused };
+    for finding in findings {
+        let suppression = suppressions.iter().find(|suppression| *suppression.rule == *finding.rule);
+        let ended = suppression.filter(|suppression| suppression.until <= now);
+        let excused = suppression
+            .filter(|_| ended.is_none())
+            .map(|suppression| Excuse::Suppressed { reason: suppression.reason.clone(), until: suppression.until });
+        if let Some(ended) = ended {
+            let message = format!(
+                "the suppression of {} ended on {} ({}): look whether its reason still holds, and renew it or mend the finding",
+                ended.rule.id, ended.until, ended.reason
+            );
+            all.push(located(rule::SUPPRESSION_EXPIRED.finds(ended.rule.id, message), None));
+        }
+        all.push(located(finding, excused));
+    }
+}
+
+/// What is looked up again and again.
+struct Known<'a> {
+    locks: &'a BTreeMap<Name, Declared<FencedLock>>,
+    boundaries: &'a BTreeMap<Name, Declared<WriteBoundary>>,
+    by_lock: HashMap<(&'a str, &'a str), Vec<&'a Name>>,
+    /// The lock that was there first on each Lease.
+    first_on_lease: HashMap<(&'a str, &'a str), (Option<Timestamp>, &'a str)>,
+}
+
+impl<'a> Known<'a> {
+    fn new(locks: &'a BTreeMap<Name, Declared<FencedLock>>, boundaries: &'a BTreeMap<Name, Declared<WriteBoundary>>) -> Self {
+        let mut by_lock: HashMap<_, Vec<_>> = HashMap::new();
+        for (name, boundary) in boundaries {
+            if let Some(lock) = &boundary.lock_ref {
+                by_lock.entry((&*name.0, lock.as_str())).or_default().push(name);
+            }
+        }
+        let mut first_on_lease: HashMap<(&str, &str), (Option<Timestamp>, &str)> = HashMap::new();
+        for ((namespace, name), lock) in locks.iter().filter(|(_, lock)| lock.object.is_some()) {
+            let Some(lease) = &lock.lease else { continue };
+            let this = (lock.created, &**name);
+            first_on_lease.entry((&**namespace, lease.as_str())).and_modify(|first| *first = this.min(*first)).or_insert(this);
+        }
+        Self { locks, boundaries, by_lock, first_on_lease }
+    }
+
+    /// Another lock on the same Lease that came first: by creation, then by name. Manifests have no creation.
+    fn older(&self, (namespace, name): &Name, lock: &Declared<FencedLock>) -> Option<&'a str> {
+        let first = self.first_on_lease.get(&(&**namespace, lock.lease.as_deref()?))?;
+        (first.1 != &**name).then_some(first.1)
+    }
+
+    /// The boundaries that count: those that the lock lists, then those that refer to it and are not listed.
+    fn required(&self, name: &Name, lock: &FencedLock, ways: &Ways) -> Vec<Required> {
+        let listed = &lock.spec.write_boundaries;
+        let referring = self.by_lock.get(&(&*name.0, &*name.1)).into_iter().flatten();
+        let unlisted = referring.filter(|boundary| !listed.iter().any(|listed| **listed == *boundary.1));
+        let names = listed.iter().map(|listed| (listed.as_str(), true)).chain(unlisted.map(|boundary| (&*boundary.1, false)));
+        names
+            .map(|(boundary, listed)| {
+                let found = self.boundaries.get(&(name.0.clone(), boundary.into()));
+                Required {
+                    name: boundary.to_owned(),
+                    listed,
+                    found: found.map_or(Found::Missing, |read| found_for(name, lock, read, ways)),
+                }
+            })
+            .collect()
+    }
+}
+
+fn first_error<K>(read: &Declared<K>) -> String {
+    let first = read.errors.first().map(ToString::to_string).or_else(|| read.findings.first().map(|finding| finding.message.clone()));
+    first.unwrap_or_else(|| format!("cannot be read as a {}", read.id.kind))
+}
+
+fn found_for(name: &Name, lock: &FencedLock, read: &Declared<WriteBoundary>, ways: &Ways) -> Found {
+    if let Some(other) = read.lock_ref.as_ref().filter(|other| ***other != *name.1) {
+        return Found::OtherLock(other.clone());
+    }
+    let Some(boundary) = &read.object else { return Found::Malformed(first_error(read)) };
+    Found::Present(Present {
+        type_: boundary.spec.type_,
+        judgement: judge_boundary(boundary, &side(Some(lock), ways), ways),
+        needs_activation: boundary.spec.needs_activation(lock.spec.contract),
+        by_pod: boundary.spec.kubernetes.as_ref().is_some_and(|k| k.claim == ClaimKind::PodIdentity),
+    })
+}
+
+/// A lock that is there, also when it cannot be read.
+fn side(lock: Option<&FencedLock>, ways: &Ways) -> LockSide {
+    let grant = lock.filter(|_| ways.is_cluster).and_then(|lock| lock.status.as_ref()?.grant.as_ref());
+    let active = grant.filter(|grant| grant.state == GrantState::Active);
+    LockSide::Found { active: active.map(|grant| (grant.epoch, grant.holder.as_str().to_owned())) }
+}
+
+fn judge_boundary(boundary: &WriteBoundary, lock: &LockSide, ways: &Ways) -> boundary::Judgement {
+    let status = boundary.status.as_ref().filter(|_| ways.is_cluster);
+    let current = status.filter(|status| status.verdict.is_some() && status.observed_generation == boundary.metadata.generation);
+    let evidence = match current {
+        Some(status) => {
+            // What the operator wrote, it wrote after a look.
+            let seen = boundary::Seen { examined: true, ..boundary::remembered(status).0 };
+            Evidence::Seen(Box::new(seen))
+        }
+        // Nobody looks from here; only a type that this version cannot drive at all is told apart.
+        None if is_built_in(&boundary.spec) => Evidence::Unseen,
+        None => Evidence::NotImplemented,
+    };
+    boundary::judge(&boundary::Facts {
+        spec: &boundary.spec,
+        field_errors: &[],
+        target_shared: None,
+        lock,
+        evidence: &evidence,
+        now: ways.now,
+    })
+}
+
+fn one_lock(name: &Name, read: &Declared<FencedLock>, known: &Known<'_>, ways: &Ways, result: &mut Assessment) {
+    let Some(lock) = &read.object else {
+        say(&mut result.findings, &read.id, &read.place, &read.suppressions, ways.now, read.findings.iter().cloned());
+        result.locks.push(JudgedLock { id: read.id.clone(), place: read.place.clone(), class: None, judged: invalid(read) });
+        return;
+    };
+    let spec = &lock.spec;
+    let required = known.required(name, lock, ways);
+    let status = lock.status.as_ref().filter(|_| ways.is_cluster);
+    let owner = owner(status);
+    let went_back = status.and_then(went_back);
+    let mut judged = verdict::judge(&verdict::Facts {
+        class: spec.class,
+        external_token: spec.coordinator.external.as_ref().map(|e| e.token),
+        contract: spec.contract,
+        field_errors: &read.errors,
+        lease_shared_with: known.older(name, read),
+        boundaries: &required,
+        owner: &owner,
+        went_back: went_back.as_ref().map(|(reason, message)| (*reason, message.as_str())),
+    });
+    let mut findings = read.findings.clone();
+    if ways.is_cluster {
+        findings.extend(compare(lock, &mut judged));
+    }
+    let specs: Vec<_> = required
+        .iter()
+        .filter_map(|required| {
+            let read = known.boundaries.get(&(name.0.clone(), required.name.as_str().into()))?;
+            Some((required.name.as_str(), &read.object.as_ref()?.spec))
+        })
+        .collect();
+    findings.extend(rules::lock::about(&rules::lock::Judged {
+        name: &name.1,
+        spec,
+        judged: &judged,
+        boundaries: &required,
+        specs: &specs,
+    }));
+    if spec.class == LockClass::EfficiencyOnly && ways.baseline.as_ref().is_some_and(|baseline| baseline.was_critical(&name.0, &name.1)) {
+        let message = "the lock is CorrectnessCritical in the baseline and EfficiencyOnly here: two holders at once corrupt what they corrupted before. If that \
+                       was wrong, write the baseline again in the same change, so that a reviewer sees both";
+        findings.push(rule::CLASS_DOWNGRADED.finds("", message));
+    }
+    say(&mut result.findings, &read.id, &read.place, &read.suppressions, ways.now, findings);
+    result.locks.push(JudgedLock { id: read.id.clone(), place: read.place.clone(), class: Some(spec.class), judged });
+}
+
+fn invalid(read: &Declared<FencedLock>) -> verdict::Judgement {
+    verdict::Judgement {
+        verdict: Verdict::Invalid,
+        reason: reason::FIELD_INVALID,
+        message: first_error(read),
+        compliant: Truth::False,
+        summary: (0, 0),
+        proven_at: None,
+        until: None,
+    }
+}
+
+/// Whether the holder is one process life, as the operator saw it.
+fn owner(status: Option<&FencedLockStatus>) -> OwnerUnique {
+    let condition = status.and_then(|status| find(&status.conditions, conditions::lock::OWNER_UNIQUE));
+    let known = condition.and_then(|condition| Some((condition, reason::known(&condition.reason)?)));
+    known.map_or_else(
+        || OwnerUnique { status: Truth::Unknown, reason: reason::NOBODY, message: "not known from a manifest".into() },
+        |(condition, reason)| OwnerUnique { status: Truth::of(&condition.status), reason, message: condition.message.clone() },
+    )
+}
+
+/// Why the epochs went back, as the operator saw it.
+fn went_back(status: &FencedLockStatus) -> Option<(&'static str, String)> {
+    let condition = find(&status.conditions, conditions::lock::EPOCH_MONOTONIC)?;
+    (Truth::of(&condition.status) == Truth::False).then(|| Some((reason::known(&condition.reason)?, condition.message.clone())))?
+}
+
+/// Compares with what the operator wrote. The worse of the two verdicts stands: the operator has seen more, and may be of yesterday.
+fn compare(lock: &FencedLock, judged: &mut verdict::Judgement) -> Option<Finding> {
+    let differs = |message: String| Some(rule::STATUS_DIFFERS.finds("", message));
+    let Some((status, wrote)) = lock.status.as_ref().and_then(|status| Some((status, status.verdict?))) else {
+        return differs(format!(
+            "the operator has written no verdict (here it is {:?}): is it running, and does it watch this namespace?",
+            judged.verdict
+        ));
+    };
+    if status.observed_generation != lock.metadata.generation {
+        return differs(format!(
+            "the operator's verdict {wrote:?} is about an earlier version of the declaration (here it is {:?}): is the operator running?",
+            judged.verdict
+        ));
+    }
+    let wrote_reason = status.reason.as_deref().unwrap_or_default();
+    if (wrote, wrote_reason) == (judged.verdict, judged.reason) {
+        return None;
+    }
+    let message = format!(
+        "the operator wrote {wrote:?} ({wrote_reason}), and from the same objects this program says {:?} ({}): a proof may have expired since, or the two \
+         are of different versions",
+        judged.verdict, judged.reason
+    );
+    if let Some(reason) = reason::known(wrote_reason).filter(|_| wrote < judged.verdict && wrote != Verdict::NotRequired) {
+        let condition = find(&status.conditions, conditions::lock::COMPLIANT);
+        (judged.verdict, judged.reason, judged.compliant) = (wrote, reason, Truth::False);
+        judged.message = condition.map(|condition| condition.message.clone()).unwrap_or_default();
+    }
+    differs(message)
+}
+
+fn one_boundary(name: &Name, read: &Declared<WriteBoundary>, known: &Known<'_>, ways: &Ways, findings: &mut Vec<Located>) {
+    let mut about = read.findings.clone();
+    if let Some(boundary) = &read.object {
+        let lock = known.locks.get(&(name.0.clone(), boundary.spec.lock_ref.name.as_str().into()));
+        let side = lock.map_or(LockSide::NotFound, |lock| side(lock.object.as_ref(), ways));
+        let judged = judge_boundary(boundary, &side, ways);
+        about.extend(rules::boundary::about(&rules::boundary::Judged {
+            spec: &boundary.spec,
+            judged: &judged,
+            lock_is_there: lock.is_some(),
+            now: ways.now,
+            soon: ways.soon,
+        }));
+    }
+    say(findings, &read.id, &read.place, &read.suppressions, ways.now, about);
+}

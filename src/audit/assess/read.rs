@@ -1,0 +1,120 @@
+//! From one object, as it was parsed, to what is kept of it. Of an object that is not ours only the facts are kept that tell whether it is, or
+//! uses, a lock: many thousands have to fit.
+//!
+//! Start with [`object`].
+
+use std::sync::Arc;
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use kube::Resource;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::{Id, Located, Place};
+use crate::{
+    api::{FencedLock, GROUP, WriteBoundary, named_lock},
+    audit::{
+        inventory::{self, Declarations, Fact},
+        rules::{self, Finding, catalogue as rule},
+        schema::{self, FieldError},
+        suppress::{self, Suppression},
+    },
+};
+
+/// What is kept of one object.
+#[derive(Clone, Debug)]
+pub enum Kept {
+    /// A lock.
+    Lock(Box<Declared<FencedLock>>),
+    /// A write boundary.
+    Boundary(Box<Declared<WriteBoundary>>),
+    /// Something that may be, or use, a lock that nobody declared.
+    Fact(Box<Fact>),
+    /// Something that is wrong with it.
+    Wrong(Box<Located>),
+}
+
+/// An object of one of our kinds.
+#[derive(Clone, Debug)]
+pub struct Declared<K> {
+    /// What it is called.
+    pub id: Id,
+    /// Where it was read.
+    pub place: Place,
+    /// The object; `None` when it cannot be read as its kind.
+    pub object: Option<K>,
+    /// What the schema refuses.
+    pub errors: Vec<FieldError>,
+    /// What there is to say about the document itself.
+    pub findings: Vec<Finding>,
+    /// The findings that somebody answers for.
+    pub suppressions: Vec<Suppression>,
+    /// `spec.lockRef.name`, also when the rest cannot be read.
+    pub lock_ref: Option<String>,
+    /// `spec.coordinator.lease.name`, likewise.
+    pub lease: Option<String>,
+    /// The workloads that the object's annotation says use the lock.
+    pub workloads: Option<String>,
+    /// When it was created, in a cluster.
+    pub created: Option<Timestamp>,
+}
+
+/// Reads one object. `None` is one that has nothing to do with locks.
+pub fn object(value: &Value, place: &Place, default_namespace: &Arc<str>) -> Option<Kept> {
+    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let (api_version, kind) = (text("/apiVersion").unwrap_or_default(), text("/kind")?);
+    let namespace = text("/metadata/namespace").map_or_else(|| default_namespace.clone(), Arc::from);
+    let id = Id { kind: kind.into(), namespace, name: text("/metadata/name").unwrap_or_default().into() };
+    if api_version.split('/').next() != Some(GROUP) {
+        return inventory::fact(value, api_version, &id, place).map(|fact| Kept::Fact(Box::new(fact)));
+    }
+    let wrong = |message: String| {
+        let finding = rule::UNREADABLE_DOCUMENT.finds("", message);
+        Some(Kept::Wrong(Box::new(Located { object: id.clone(), place: place.clone(), finding, excused: None })))
+    };
+    match kind {
+        "FencedLock" | "WriteBoundary" if id.name.is_empty() => wrong("metadata.name: is required".into()),
+        "FencedLock" => Some(Kept::Lock(Box::new(declared(value, id, place, rules::lock::about_field)))),
+        "WriteBoundary" => Some(Kept::Boundary(Box::new(declared(value, id, place, rules::boundary::about_field)))),
+        other => wrong(format!("kind: {other:?} is not a kind of {GROUP}; there are FencedLock and WriteBoundary")),
+    }
+}
+
+/// The annotations of an object.
+pub(crate) fn annotations(value: &Value) -> Option<&Map<String, Value>> {
+    value.pointer("/metadata/annotations").and_then(Value::as_object)
+}
+
+fn declared<K: DeserializeOwned + Resource>(
+    value: &Value,
+    id: Id,
+    place: &Place,
+    about: fn(&FieldError, &Value) -> Finding,
+) -> Declared<K> {
+    let errors = schema::check(&id.kind, value);
+    let (suppressions, mut findings) = suppress::read(annotations(value));
+    let object = errors.is_empty().then(|| K::deserialize(value));
+    if let Some(Err(error)) = &object {
+        findings.push(rule::FIELD_INVALID.finds("", error.to_string()));
+    }
+    findings.extend(errors.iter().map(|error| about(error, value)));
+    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str);
+    let object = object.and_then(Result::ok).map(|mut object| {
+        // Nothing else of the metadata is judged, and managed fields are larger than the rest.
+        let generation = object.meta().generation;
+        *object.meta_mut() = ObjectMeta { generation, ..ObjectMeta::default() };
+        object
+    });
+    Declared {
+        id,
+        place: place.clone(),
+        object,
+        errors,
+        findings,
+        suppressions,
+        lock_ref: named_lock(value).map(str::to_owned),
+        lease: text("/spec/coordinator/lease/name").map(str::to_owned),
+        workloads: annotations(value).and_then(|all| all.get(Declarations::ANNOTATION)?.as_str()).map(str::to_owned),
+        created: text("/metadata/creationTimestamp").and_then(|time| time.parse().ok()),
+    }
+}

@@ -1,0 +1,80 @@
+//! Leases of a cluster, and whose they are.
+
+use k8s_openapi::jiff::{Timestamp, civil, tz};
+use serde_json::Value;
+
+use super::{Form, FoundLock, rights::NODE_LEASES};
+use crate::{
+    api::conditions::shorten,
+    audit::{
+        assess::{Id, Place, read::annotations},
+        suppress::{self, Suppression},
+    },
+};
+
+/// A Lease that is somebody's lock.
+#[derive(Clone, Debug)]
+pub struct LeaseSeen {
+    id: Id,
+    place: Place,
+    holder: String,
+    transitions: i64,
+    since: Option<Timestamp>,
+    /// What it belongs to, when it can be told: `Deployment web`.
+    pub owner: Option<String>,
+    suppressions: Vec<Suppression>,
+}
+
+/// The label by which API servers mark the Leases that stand for themselves.
+const IDENTITY_LABEL: &str = "apiserver.kubernetes.io/identity";
+
+/// A Lease, unless it is a node's heartbeat or an API server's identity: these lock nothing.
+pub(super) fn lease(value: &Value, id: &Id, place: &Place) -> Option<LeaseSeen> {
+    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str);
+    let is_identity =
+        value.pointer("/metadata/labels").and_then(Value::as_object).is_some_and(|labels| labels.contains_key(IDENTITY_LABEL));
+    let is_heartbeat = &*id.namespace == NODE_LEASES || text("/metadata/ownerReferences/0/kind") == Some("Node");
+    if is_identity || is_heartbeat {
+        return None;
+    }
+    let owner = text("/metadata/ownerReferences/0/kind").zip(text("/metadata/ownerReferences/0/name"));
+    Some(LeaseSeen {
+        id: id.clone(),
+        place: place.clone(),
+        holder: text("/spec/holderIdentity").unwrap_or_default().to_owned(),
+        transitions: value.pointer("/spec/leaseTransitions").and_then(Value::as_i64).unwrap_or_default(),
+        since: text("/metadata/creationTimestamp").and_then(|time| time.parse().ok()),
+        owner: owner.map(|(kind, name)| format!("{kind} {name}")),
+        suppressions: suppress::read(annotations(value)).0,
+    })
+}
+
+impl LeaseSeen {
+    /// What it is called.
+    pub const fn id(&self) -> &Id {
+        &self.id
+    }
+
+    /// The pod that the holder names, if it names one as client-go does.
+    pub fn pod(&self) -> &str {
+        self.holder.split('_').next().unwrap_or_default()
+    }
+
+    pub(super) fn found(self) -> FoundLock {
+        let holder =
+            if self.holder.is_empty() { "is held by nobody".to_owned() } else { format!("is held by {:?}", shorten(&self.holder, 80)) };
+        let owner = self.owner.map(|owner| format!(" ({owner})")).unwrap_or_default();
+        let since = self.since.map(|since| format!(", exists since {}", day(since))).unwrap_or_default();
+        let transitions = format!(", changed hands {} {}", self.transitions, if self.transitions == 1 { "time" } else { "times" });
+        FoundLock {
+            object: self.id,
+            place: self.place,
+            form: Form::Lease { seen: format!("{holder}{owner}{since}{transitions}") },
+            suppressions: self.suppressions,
+        }
+    }
+}
+
+fn day(time: Timestamp) -> civil::Date {
+    time.to_zoned(tz::TimeZone::UTC).date()
+}

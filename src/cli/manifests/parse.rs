@@ -1,0 +1,193 @@
+//! Parses one document. Nothing in it can stop the rest: what cannot be read is a [`Problem`] with its line.
+
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+use serde_saphyr::{DuplicateKeyPolicy, Options, Spanned};
+
+/// What came of a document.
+#[derive(Debug)]
+pub(in crate::cli) enum Parsed {
+    /// An object, and the line on which it starts, counted from 1.
+    Object(u32, Value),
+    /// Something that is wrong.
+    Problem(u32, Problem),
+}
+
+/// What is wrong with a document.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Problem {
+    /// It cannot be read: why.
+    Unreadable(String),
+    /// A key is there twice: which.
+    Duplicate(String),
+}
+
+/// How YAML is read. Limits against bombs are the parser's own; only those on size are raised, for Lists and generated files.
+fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
+    let mut options = Options::default();
+    options.duplicate_keys = duplicate_keys;
+    if let Some(budget) = &mut options.budget {
+        budget.max_events = 8_000_000;
+        budget.max_nodes = 4_000_000;
+        budget.max_total_scalar_bytes = 256 << 20;
+    }
+    options
+}
+
+#[derive(Deserialize)]
+struct Items {
+    items: Vec<Spanned<Value>>,
+}
+
+#[derive(Deserialize)]
+struct RawItems<'a> {
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+}
+
+/// Parses a document; a List is taken apart. The start is the line of the text's first line.
+pub(in crate::cli) fn parse(bytes: &[u8], start: u32) -> Vec<Parsed> {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let line = start + count_lines(&bytes[..error.valid_up_to()]);
+            return vec![Parsed::Problem(line, Problem::Unreadable("is not UTF-8 text".into()))];
+        }
+    };
+    let is_content = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    let Some(first) = text.lines().position(is_content) else { return Vec::new() };
+    let line = start.saturating_add(u32::try_from(first).unwrap_or(u32::MAX));
+    let trimmed = text.trim_start();
+    if trimmed.starts_with(['{', '['])
+        && let Some(parsed) = json(text, start)
+    {
+        return parsed;
+    }
+    yaml(text, start, line)
+}
+
+fn count_lines(bytes: &[u8]) -> u32 {
+    u32::try_from(memchr::memchr_iter(b'\n', bytes).count()).unwrap_or(u32::MAX)
+}
+
+/// JSON, one document after the other; `None` when it is something else.
+fn json(text: &str, start: u32) -> Option<Vec<Parsed>> {
+    let line_of = |part: &str| start + count_lines(&text.as_bytes()[..part.as_ptr() as usize - text.as_ptr() as usize]);
+    let mut parsed = Vec::new();
+    for raw in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
+        let raw = raw.ok()?;
+        if let Ok(list) = serde_json::from_str::<RawItems<'_>>(raw.get())
+            && is_list(&serde_json::from_str(raw.get()).ok()?)
+        {
+            for item in list.items {
+                parsed.push(Parsed::Object(line_of(item.get()), serde_json::from_str(item.get()).ok()?));
+            }
+            continue;
+        }
+        parsed.push(Parsed::Object(line_of(raw.get()), serde_json::from_str(raw.get()).ok()?));
+    }
+    Some(parsed)
+}
+
+/// What the parts of a List have in common; a part of a large one has no kind.
+#[derive(Deserialize)]
+struct Kind {
+    kind: Option<String>,
+}
+
+fn is_list(kind: &Kind) -> bool {
+    kind.kind.as_ref().is_none_or(|kind| kind.ends_with("List"))
+}
+
+fn yaml(text: &str, start: u32, line: u32) -> Vec<Parsed> {
+    let mut parsed = Vec::new();
+    let value = match serde_saphyr::from_str_with_options::<Value>(text, options(DuplicateKeyPolicy::Error)) {
+        Ok(value) => value,
+        Err(error) => {
+            let (at, why, is_duplicate) = explain(&error, start, line);
+            let again = is_duplicate.then(|| serde_saphyr::from_str_with_options::<Value>(text, options(DuplicateKeyPolicy::LastWins)));
+            let Some(Ok(value)) = again else { return vec![Parsed::Problem(at, Problem::Unreadable(why))] };
+            parsed.push(Parsed::Problem(at, Problem::Duplicate(why)));
+            value
+        }
+    };
+    let kind = Kind { kind: value.get("kind").and_then(Value::as_str).map(str::to_owned) };
+    if is_list(&kind) && value.get("items").is_some_and(Value::is_array) {
+        // Read again, for the places: a List is rare.
+        if let Ok(list) = serde_saphyr::from_str_with_options::<Items>(text, options(DuplicateKeyPolicy::LastWins)) {
+            let at = |item: &Spanned<Value>| start + u32::try_from(item.referenced.line()).unwrap_or(1).saturating_sub(1);
+            parsed.extend(list.items.into_iter().map(|item| Parsed::Object(at(&item), item.value)));
+            return parsed;
+        }
+    }
+    parsed.push(Parsed::Object(line, value));
+    parsed
+}
+
+/// The line, what is wrong, and whether it is a key that is there twice.
+fn explain(error: &serde_saphyr::Error, start: u32, line: u32) -> (u32, String, bool) {
+    let error = error.without_snippet();
+    let at = error.location().filter(|location| location.line() > 0);
+    let at = at.map_or(line, |location| start + u32::try_from(location.line()).unwrap_or(1).saturating_sub(1));
+    let why = error.to_string();
+    let why = why.lines().next().unwrap_or_default();
+    // The parser counts from the start of the document; the place counts from the start of the file.
+    let why = why.rsplit_once(" at line ").map_or(why, |(what, _)| what);
+    if let serde_saphyr::Error::DuplicateMappingKey { key, .. } = error {
+        let key = key.as_ref().map_or_else(String::new, |key| format!(" {key:?}"));
+        return (at, format!("the key{key} is there twice"), true);
+    }
+    (at, why.to_owned(), false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn objects(text: &str) -> Vec<(u32, String)> {
+        let read = parse(text.as_bytes(), 1).into_iter();
+        read.map(|parsed| match parsed {
+            Parsed::Object(line, value) => (line, value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned()),
+            Parsed::Problem(line, problem) => (line, format!("{problem:?}")),
+        })
+        .collect()
+    }
+
+    #[test]
+    fn lists_are_taken_apart_and_keep_their_places() {
+        let yaml = "# a comment\nkind: List\nitems:\n- kind: A\n  metadata: {name: a}\n- kind: B\n  metadata:\n    name: b\n";
+        assert_eq!(objects(yaml), [(4, "a".into()), (6, "b".into())]);
+        let json =
+            "{\n \"items\": [\n  {\"metadata\": {\"name\": \"a\"}},\n\n\t{\"metadata\": {\"name\": \"b\"}}\n ],\n \"kind\": \"PodList\"}\n";
+        assert_eq!(objects(json), [(3, "a".into()), (5, "b".into())]);
+        assert_eq!(objects("{\"metadata\": {\"name\": \"a\"}}\n{\"metadata\": {\"name\": \"b\"}}"), [(1, "a".into()), (2, "b".into())]);
+        // A kind of somebody's that has items is no List.
+        assert_eq!(objects("kind: Menu\nmetadata: {name: m}\nitems: [{metadata: {name: soup}}]"), [(1, "m".into())]);
+    }
+
+    #[test]
+    fn hostile_documents_are_survived() {
+        let level = |n: usize| format!("a{n}: &a{n} [{}]", vec![format!("*a{}", n - 1); 10].join(", "));
+        let bomb = format!("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n{}\n", (1..12).map(level).collect::<Vec<_>>().join("\n"));
+        let deep = format!("a: {}{}", "[".repeat(100_000), "]".repeat(100_000));
+        let deep_json = format!("{{\"a\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+        for text in [&bomb, &deep, &deep_json] {
+            let read = parse(text.as_bytes(), 7);
+            assert!(matches!(read.as_slice(), [Parsed::Problem(line, Problem::Unreadable(_))] if *line >= 7), "{read:?}");
+        }
+        assert!(matches!(parse(b"a: b\nc: \xff\xfe\n", 1).as_slice(), [Parsed::Problem(2, Problem::Unreadable(_))]));
+        assert!(matches!(parse(b"metadata:\n\tname: x\n", 1).as_slice(), [Parsed::Problem(2, Problem::Unreadable(_))]));
+    }
+
+    #[test]
+    fn what_yaml_allows_is_read() {
+        let merged = "base: &base {name: a}\nmetadata:\n  <<: *base\n";
+        assert_eq!(objects(merged), [(1, "a".into())]);
+        assert_eq!(objects("metadata:\r\n  name: a\r\n"), [(1, "a".into())]);
+        assert_eq!(objects("metadata: {name: a}\ndata: {8080: x, true: y}\n"), [(1, "a".into())]);
+        let twice = objects("metadata:\n  name: a\n  name: b\n");
+        assert_eq!(twice, [(3, "Duplicate(\"the key \\\"name\\\" is there twice\")".into()), (1, "b".into())]);
+        assert_eq!(objects("just text"), [(1, String::new())]);
+        assert_eq!(objects("# nothing\n\n"), []);
+    }
+}
