@@ -50,7 +50,11 @@ image: ## build the container image without Docker, as an OCI tar
 bench: tools ## measure with 10,000 locks on a real API server; writes bench/results/latest.json
 	cd bench/peer && CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w" -o ../../.cache/bench/peer .
 	$(CARGO) bench --locked --bench locks
-	$(MAKE) bench-objects bench-postgres
+	$(MAKE) bench-audit bench-objects bench-postgres
+
+.PHONY: bench-audit
+bench-audit: ## measure the audit of 10,000 and 100,000 manifests; writes bench/results/latest.json
+	$(CARGO) bench --locked --bench audit
 
 .PHONY: bench-objects
 bench-objects: tools ## measure what the guard of Kubernetes objects costs; writes bench/results/latest.json

@@ -25,5 +25,7 @@ pub use write_boundary::{
 pub const GROUP: &str = "fencedlock.dev";
 /// The version of both kinds.
 pub const VERSION: &str = "v1alpha1";
+/// The label of the Lease of the operator's own election, which saves work and protects nothing, so that nobody has to classify it.
+pub const OPERATOR_ELECTION_LABEL: &str = "fencedlock.dev/operator-election";
 /// How many boundaries one lock can list, and how many its status shows.
 pub const MAX_BOUNDARIES: usize = 32;

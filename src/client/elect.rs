@@ -1,6 +1,9 @@
 //! Drives an [`Election`] against a cluster.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -14,6 +17,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::acquire::{Election, Move, Timing};
+use crate::api::OPERATOR_ELECTION_LABEL;
 
 /// A candidate for a Lease, with what it needs to try.
 #[derive(Debug)]
@@ -52,7 +56,8 @@ impl Elector {
     }
 
     async fn write(&self, spec: LeaseSpec) -> kube::Result<Lease> {
-        let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
+        let labels = BTreeMap::from([(OPERATOR_ELECTION_LABEL.to_owned(), "true".to_owned())]);
+        let metadata = ObjectMeta { name: Some(self.name.clone()), labels: Some(labels), ..ObjectMeta::default() };
         let next = Lease { spec: Some(spec), ..self.last.clone().unwrap_or(Lease { metadata, spec: None }) };
         match &self.last {
             // The resourceVersion that was read makes this a compare-and-swap.

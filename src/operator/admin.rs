@@ -15,6 +15,7 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
+use k8s_openapi::jiff::Timestamp;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, text::encode},
@@ -129,6 +130,11 @@ impl Collector for Counts {
         let help = "1 in the replica that works; the others stand by";
         let leader = encoder.encode_descriptor("leader", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::from(*self.leads.borrow())).encode(leader)?;
+        let undeclared = |unit: Arc<Unit>| unit.undeclared.count(Timestamp::now(), |lease| unit.locks_by_lease.has(lease));
+        let undeclared: usize = self.units.all().into_iter().map(undeclared).sum();
+        let help = "Leases that are somebody's lock, that no FencedLock declares and that nobody answers for; heartbeats and identities are not counted";
+        let leases = encoder.encode_descriptor("unclassified_leases", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(undeclared).unwrap_or(i64::MAX)).encode(leases)?;
         family(&mut encoder, "locks", "FencedLocks by their class and verdict", locks)?;
         family(&mut encoder, "boundaries", "WriteBoundaries by their type and verdict", boundaries)
     }

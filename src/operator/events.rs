@@ -101,6 +101,26 @@ impl Announcer {
         }
     }
 
+    /// Writes an Event about an object unless the same one is there already, whoever wrote it.
+    pub(super) async fn announce_once<K: Resource<DynamicType = ()> + ResourceExt>(
+        &self,
+        object: &K,
+        announcement: &Announcement,
+    ) -> kube::Result<()> {
+        let (namespace, uid) = (object.namespace().unwrap_or_default(), object.uid().unwrap_or_default());
+        let mut event = self.event(&namespace, &object.object_ref(&()), announcement);
+        event.metadata.name = Some(format!("{}.{}", announcement.reason.to_ascii_lowercase(), uid));
+        event.metadata.generate_name = None;
+        match Api::<Event>::namespaced(self.client.clone(), &namespace).create(&PostParams::default(), &event).await {
+            Ok(_) => {
+                tracing::info!(object = %format_args!("{namespace}/{}", object.name_any()), reason = announcement.reason, "{}", printable(&announcement.note));
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn recent<R>(&self, uid: &str, work: impl FnOnce(&mut Recent, Instant) -> R) -> R {
         let mut all = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

@@ -53,6 +53,11 @@ impl Groups {
         })
     }
 
+    /// Whether a group has members.
+    pub(super) fn has(&self, group: &Key) -> bool {
+        self.locked(|inner| inner.members.contains_key(group))
+    }
+
     /// The members of a group, in the order of their names.
     pub(super) fn members(&self, group: &Key) -> Vec<Key> {
         self.locked(|inner| inner.members.get(group).map_or_else(Vec::new, |members| members.keys().cloned().collect()))
@@ -90,9 +95,11 @@ mod tests {
         assert_eq!(groups.put(&key("a"), Some(&key("x"))), None, "it stays");
         assert_eq!(groups.put(&key("a"), Some(&key("y"))), Some(key("x")));
         assert_eq!(groups.members(&key("x")), [key("b")]);
+        assert!(groups.has(&key("x")) && !groups.has(&key("z")));
         groups.listing_begins();
         groups.put(&key("a"), Some(&key("y")));
         assert_eq!(groups.listing_ended(), [(key("b"), key("x"))]);
         assert_eq!(groups.members(&key("x")), []);
+        assert!(!groups.has(&key("x")));
     }
 }

@@ -31,6 +31,7 @@ mod settings;
 mod signs;
 mod status;
 mod thin;
+mod undeclared;
 mod unit;
 mod watch;
 

@@ -22,6 +22,7 @@ use super::{
     reconcile, served,
     settings::{Scope, Settings},
     signs::Signs,
+    undeclared,
     unit::{Guarded, Parts, Queue, Unit},
     watch,
 };
@@ -128,6 +129,7 @@ async fn unit(shared: Shared, namespace: Option<String>, stop: CancellationToken
     watches.spawn(watch::leases(Arc::clone(&unit)));
     watches.spawn(watch::pods(Arc::clone(&unit)));
     watches.spawn(watch::leadership(Arc::clone(&unit)));
+    watches.spawn(undeclared::tell(Arc::clone(&unit)));
     let lock_passes = passes(
         &unit,
         locks,

@@ -52,6 +52,8 @@ pub struct Settings {
     pub election: Option<Election>,
     /// How much longer than that a watch may be silent before `/livez` calls it dead.
     pub watch_grace: Duration,
+    /// How often Leases that nobody declared are told of, and how long one has to be there before.
+    pub undeclared_round: Duration,
 }
 
 impl Default for Settings {
@@ -65,6 +67,7 @@ impl Default for Settings {
             watch_timeout: Duration::from_mins(3),
             election: None,
             watch_grace: Duration::from_mins(1),
+            undeclared_round: Duration::from_mins(1),
         }
     }
 }

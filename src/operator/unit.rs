@@ -32,6 +32,7 @@ use super::{
     reservation::Turns,
     settings::Settings,
     signs::{self, Signs},
+    undeclared::Undeclared,
 };
 use crate::{
     api::{FencedLock, WriteBoundary},
@@ -194,6 +195,7 @@ pub(super) struct Unit {
     pub(super) locks_by_lease: Groups,
     pub(super) boundaries_by_lock: Groups,
     pub(super) leases: Followed<LeaseView>,
+    pub(super) undeclared: Undeclared,
     pub(super) pods: Followed<PodSeen>,
     /// Activations by the boundary.
     pub(super) activations: Jobs<Key, Ticket, Activation>,
@@ -256,6 +258,7 @@ impl Unit {
             locks_by_lease: Groups::default(),
             boundaries_by_lock: Groups::default(),
             leases: Followed::default(),
+            undeclared: Undeclared::default(),
             pods: Followed::default(),
             activations: Jobs::default(),
             fence_reads: Jobs::default(),

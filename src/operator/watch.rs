@@ -281,7 +281,23 @@ pub(super) async fn leases(unit: Arc<Unit>) {
     let config = if unit.namespace.is_none() { config(&unit).fields(&format!("metadata.namespace!={NODE_LEASES}")) } else { config(&unit) };
     let events = || watcher(api::<ThinLease>(&unit), config.clone()).default_backoff();
     let state = |lease: &ThinLease| lease.view.clone();
-    drive(&unit, events, |u| &u.watches.leases, "leases.coordination.k8s.io", |event| follow(&unit, &unit.leases, &event, state)).await;
+    drive(
+        &unit,
+        events,
+        |u| &u.watches.leases,
+        "leases.coordination.k8s.io",
+        |event| {
+            match &event {
+                Event::Apply(lease) => unit.undeclared.delivered(lease, false, Instant::now()),
+                Event::InitApply(lease) => unit.undeclared.delivered(lease, true, Instant::now()),
+                Event::Delete(lease) => unit.undeclared.gone(&key_of(lease)),
+                Event::Init => unit.undeclared.listing_begins(),
+                Event::InitDone => unit.undeclared.listing_ended(),
+            }
+            follow(&unit, &unit.leases, &event, state);
+        },
+    )
+    .await;
 }
 
 /// Watches the metadata of pods. Those that hold no lock are dropped.

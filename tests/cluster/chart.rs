@@ -43,7 +43,7 @@ fn everything(namespaces: &[&str]) -> Value {
 
 /// Every switch turned off.
 fn nothing() -> Value {
-    json!({"replicas": 0, "leaderElection": {"enabled": false}, "rbac": {"aggregate": false, "secretRole": false}, "crds": {"enabled": false}, "networkPolicy": {"enabled": false},
+    json!({"replicas": 0, "leaderElection": {"enabled": false}, "rbac": {"aggregate": false, "secretRole": false, "auditRole": false}, "crds": {"enabled": false}, "networkPolicy": {"enabled": false},
         "podDisruptionBudget": {"enabled": false}, "admission": {"enabled": false}})
 }
 

@@ -6,6 +6,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::pedantic, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 
 mod around;
+mod audit;
 mod bad_input;
 mod boundaries;
 mod chart;

@@ -111,8 +111,8 @@ impl Look {
             declared.add(namespace, lock.lease.as_deref(), lock.workloads.as_deref());
         }
         let found = self.inventory.locks(&declared);
-        for (lock, finding) in found.findings {
-            say(&mut result.findings, &lock.object, &lock.place, &lock.suppressions, ways.now, [finding]);
+        for (object, place, suppressions, finding) in found.findings {
+            say(&mut result.findings, &object, &place, &suppressions, ways.now, [finding]);
         }
         for lock in &found.unclassified {
             say(&mut result.findings, &lock.object, &lock.place, &lock.suppressions, ways.now, [lock.finding()]);
@@ -158,7 +158,9 @@ fn say(
 ) {
     let located = |finding, excused| Located { object: object.clone(), place: place.clone(), finding, excused };
     for finding in findings {
-        let suppression = suppressions.iter().find(|suppression| *suppression.rule == *finding.rule);
+        // One that is wrong does not answer for itself.
+        let may = *finding.rule != rule::SUPPRESSION_INVALID;
+        let suppression = suppressions.iter().find(|suppression| may && *suppression.rule == *finding.rule);
         let ended = suppression.filter(|suppression| suppression.until <= now);
         let excused = suppression
             .filter(|_| ended.is_none())
@@ -311,10 +313,11 @@ fn one_lock(name: &Name, read: &Declared<FencedLock>, known: &Known<'_>, ways: &
         judged: &judged,
         boundaries: &required,
         specs: &specs,
+        is_cluster: ways.is_cluster,
     }));
     if spec.class == LockClass::EfficiencyOnly && ways.baseline.as_ref().is_some_and(|baseline| baseline.was_critical(&name.0, &name.1)) {
-        let message = "the lock is CorrectnessCritical in the baseline and EfficiencyOnly here: two holders at once corrupt what they corrupted before. If that \
-                       was wrong, write the baseline again in the same change, so that a reviewer sees both";
+        let message = "the lock is CorrectnessCritical in the baseline and EfficiencyOnly here: two holders at once corrupt what they corrupted before. If the \
+                       old class was wrong, write the baseline again in the same change, so that a reviewer sees both";
         findings.push(rule::CLASS_DOWNGRADED.finds("", message));
     }
     say(&mut result.findings, &read.id, &read.place, &read.suppressions, ways.now, findings);

@@ -5,9 +5,10 @@ use serde_json::Value;
 
 use super::{Form, FoundLock, rights::NODE_LEASES};
 use crate::{
-    api::conditions::shorten,
+    api::{OPERATOR_ELECTION_LABEL, conditions::shorten},
     audit::{
         assess::{Id, Place, read::annotations},
+        rules::Finding,
         suppress::{self, Suppression},
     },
 };
@@ -16,28 +17,35 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct LeaseSeen {
     id: Id,
-    place: Place,
+    pub(super) place: Place,
     holder: String,
     transitions: i64,
     since: Option<Timestamp>,
     /// What it belongs to, when it can be told: `Deployment web`.
     pub owner: Option<String>,
     suppressions: Vec<Suppression>,
+    /// What is wrong with those.
+    pub(super) wrong: Vec<Finding>,
 }
 
 /// The label by which API servers mark the Leases that stand for themselves.
 const IDENTITY_LABEL: &str = "apiserver.kubernetes.io/identity";
 
-/// A Lease, unless it is a node's heartbeat or an API server's identity: these lock nothing.
-pub(super) fn lease(value: &Value, id: &Id, place: &Place) -> Option<LeaseSeen> {
+/// Whether a Lease is somebody's lock: no node's heartbeat, no API server's identity, no election of this operator.
+pub fn is_lock<'a>(namespace: &str, labels: impl IntoIterator<Item = &'a str>, owner_kind: Option<&str>) -> bool {
+    let is_known = labels.into_iter().any(|label| label == IDENTITY_LABEL || label == OPERATOR_ELECTION_LABEL);
+    !is_known && namespace != NODE_LEASES && owner_kind != Some("Node")
+}
+
+/// A Lease, when it is somebody's lock.
+pub fn lease(value: &Value, id: &Id, place: &Place) -> Option<LeaseSeen> {
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str);
-    let is_identity =
-        value.pointer("/metadata/labels").and_then(Value::as_object).is_some_and(|labels| labels.contains_key(IDENTITY_LABEL));
-    let is_heartbeat = &*id.namespace == NODE_LEASES || text("/metadata/ownerReferences/0/kind") == Some("Node");
-    if is_identity || is_heartbeat {
+    let labels = value.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flat_map(|labels| labels.keys());
+    if !is_lock(&id.namespace, labels.map(String::as_str), text("/metadata/ownerReferences/0/kind")) {
         return None;
     }
     let owner = text("/metadata/ownerReferences/0/kind").zip(text("/metadata/ownerReferences/0/name"));
+    let (suppressions, wrong) = suppress::read(annotations(value));
     Some(LeaseSeen {
         id: id.clone(),
         place: place.clone(),
@@ -45,7 +53,8 @@ pub(super) fn lease(value: &Value, id: &Id, place: &Place) -> Option<LeaseSeen> 
         transitions: value.pointer("/spec/leaseTransitions").and_then(Value::as_i64).unwrap_or_default(),
         since: text("/metadata/creationTimestamp").and_then(|time| time.parse().ok()),
         owner: owner.map(|(kind, name)| format!("{kind} {name}")),
-        suppressions: suppress::read(annotations(value)).0,
+        suppressions,
+        wrong,
     })
 }
 
@@ -60,7 +69,8 @@ impl LeaseSeen {
         self.holder.split('_').next().unwrap_or_default()
     }
 
-    pub(super) fn found(self) -> FoundLock {
+    /// The lock that it is.
+    pub fn found(self) -> FoundLock {
         let holder =
             if self.holder.is_empty() { "is held by nobody".to_owned() } else { format!("is held by {:?}", shorten(&self.holder, 80)) };
         let owner = self.owner.map(|owner| format!(" ({owner})")).unwrap_or_default();

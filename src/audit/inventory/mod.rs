@@ -6,7 +6,7 @@
 //! declared locks, which is [`super::assess`]'s.
 
 mod elections;
-mod leases;
+pub mod leases;
 mod programs;
 mod rights;
 pub mod scaffold;
@@ -15,7 +15,11 @@ mod single;
 mod timing;
 mod workload;
 
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use serde_json::Value;
 
@@ -176,8 +180,8 @@ pub struct Inventoried {
     pub unclassified: Vec<FoundLock>,
     /// How many locks were found that are declared.
     pub classified: usize,
-    /// What is wrong with elections, declared or not.
-    pub findings: Vec<(FoundLock, Finding)>,
+    /// What is wrong with elections and suppressions, declared or not: the object, its place, the findings that somebody answers for.
+    pub findings: Vec<(Id, Place, Vec<Suppression>, Finding)>,
 }
 
 impl Inventory {
@@ -199,20 +203,28 @@ impl Inventory {
         for workload in self.workloads {
             let (elections, singles) = elections::of(&workload, &self.configs, &rights);
             for (found, findings) in elections {
-                result.findings.extend(findings.into_iter().map(|finding| (found.clone(), finding)));
+                let about = |finding| (found.object.clone(), found.place.clone(), found.suppressions.clone(), finding);
+                result.findings.extend(findings.into_iter().map(about));
                 result.sort(found, declared);
             }
             for found in singles {
                 result.sort(found, declared);
             }
+            result
+                .findings
+                .extend(workload.wrong.into_iter().map(|finding| (workload.id.clone(), workload.place.clone(), Vec::new(), finding)));
         }
-        for lease in self.leases {
+        let elections = result.unclassified.iter().filter_map(|found| match &found.form {
+            Form::Election { lease: Some(name), namespace, .. } => Some((namespace.clone(), name.clone())),
+            _ => None,
+        });
+        let elected: HashSet<(Arc<str>, String)> = elections.collect();
+        for mut lease in self.leases {
+            let id = lease.id().clone();
+            let wrong = std::mem::take(&mut lease.wrong).into_iter();
+            result.findings.extend(wrong.map(|finding| (id.clone(), lease.place.clone(), Vec::new(), finding)));
             // A Lease among manifests whose election was found already.
-            let is_elected = |found: &FoundLock| match &found.form {
-                Form::Election { lease: Some(name), namespace, .. } => *namespace == lease.id().namespace && **name == *lease.id().name,
-                _ => false,
-            };
-            if !result.unclassified.iter().any(is_elected) {
+            if !elected.contains(&(id.namespace, id.name.to_string())) {
                 result.sort(lease.found(), declared);
             }
         }

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::audit::{
     assess::{Id, Place, read::annotations},
+    rules::Finding,
     suppress::{self, Suppression},
 };
 
@@ -24,6 +25,8 @@ pub struct Workload {
     pub(super) containers: Vec<Container>,
     pub(super) singles: Vec<Single>,
     pub(super) suppressions: Vec<Suppression>,
+    /// What is wrong with those.
+    pub(super) wrong: Vec<Finding>,
     /// Whether its pods stay: a Job ends.
     pub(super) stays: bool,
     /// Whether it names its namespace. Manifests often leave that to who applies them, and name it where a role is bound.
@@ -74,6 +77,7 @@ pub(super) fn workload(value: &Value, api_version: &str, id: &Id, place: &Place)
     let list = |field: &str| pods.and_then(|pods| pods.get(field)).and_then(Value::as_array).into_iter().flatten();
     let account = pods.and_then(|pods| ["serviceAccountName", "serviceAccount"].iter().find_map(|field| pods.get(*field)?.as_str()));
     let singles = single::of(value, &id.kind);
+    let (suppressions, wrong) = suppress::read(annotations(value));
     let lists = [("initContainers", true), ("containers", false)].into_iter();
     let containers: Vec<_> = lists
         .flat_map(|(field, is_init)| list(field).map(move |text| (text, is_init)))
@@ -85,7 +89,8 @@ pub(super) fn workload(value: &Value, api_version: &str, id: &Id, place: &Place)
         account: account.unwrap_or("default").into(),
         containers,
         singles,
-        suppressions: suppress::read(annotations(value)).0,
+        suppressions,
+        wrong,
         stays,
         is_placed: value.pointer("/metadata/namespace").is_some(),
     })

@@ -90,5 +90,5 @@ fn statement(postgres: &PostgresBoundary, writes: Option<WritesPerEpoch>) -> Opt
         Mistake::NotProvable => &rule::STATEMENT_NOT_PROVABLE,
     };
     let field = "spec.postgres.conditionalUpdate.statement";
-    Some(rule.finds(field, format!("{field} {why}")))
+    Some(rule.finds(field, format!("{field}: {why}")))
 }

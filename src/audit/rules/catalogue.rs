@@ -55,7 +55,7 @@ rules! {
     SHARED_IDENTITY: Warning "shared-identity" "two processes can pass as one holder"
     FIELD_INVALID: Error "field-invalid" "a field is refused by the schema of its kind"
     UNREADABLE_DOCUMENT: Error "unreadable-document" "a document cannot be read"
-    DUPLICATE_KEY: Warning "duplicate-key" "a mapping has a key twice, and which one counts depends on the reader"
+    DUPLICATE_KEY: Error "duplicate-key" "a mapping has a key twice, and which one counts depends on the reader"
     DECLARED_TWICE: Warning "declared-twice" "an object is declared twice"
     HELM_CHART_NOT_RENDERED: Info "helm-chart-not-rendered" "a Helm chart was found, and its templates are no manifests"
     SUPPRESSION_INVALID: Warning "suppression-invalid" "an annotation that suppresses a finding does not say why, until when, or of which rule"

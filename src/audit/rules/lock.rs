@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::{Finding, Rule, catalogue as rule, hints};
+use super::{Finding, Rule, Severity, catalogue as rule, hints};
 use crate::{
     api::{BoundaryVerdict, Contract, FencedLockSpec, LockClass, Reacquire, TokenKind, Verdict, WriteBoundarySpec, conditions::reason},
     audit::{
@@ -26,6 +26,8 @@ pub struct Judged<'a> {
     pub boundaries: &'a [Required],
     /// The declarations of those that can be read, by name.
     pub specs: &'a [(&'a str, &'a WriteBoundarySpec)],
+    /// Whether somebody could have looked: a manifest is never proven.
+    pub is_cluster: bool,
 }
 
 /// What there is to say about a lock, worst first.
@@ -45,7 +47,7 @@ pub fn about(lock: &Judged<'_>) -> Vec<Finding> {
     }
     if let Some(value) = lock.spec.coordinator.lease.as_ref().and_then(|lease| hints::per_run(&lease.name)) {
         let message = format!(
-            "spec.coordinator.lease.name ends in {value:?}, which looks like a value of one run or one version: two runs with different names never \
+            "spec.coordinator.lease.name contains {value:?}, which looks like a value of one run or one version: two runs with different names never \
              contend, and the lock excludes nobody. Name the Lease after what is protected"
         );
         findings.push(rule::PER_RUN_LEASE_NAME.finds("", message));
@@ -84,7 +86,9 @@ fn by_verdict(lock: &Judged<'_>) -> Option<Finding> {
         (_, reason::BOUNDARY_INVALID) => &rule::BOUNDARY_INVALID,
         _ => &rule::FIELD_INVALID,
     };
-    Some(rule.finds("", &judged.message))
+    let found = rule.finds("", &judged.message);
+    let is_to_come = judged.reason == reason::PROOF_PENDING && !lock.is_cluster;
+    Some(if is_to_come { found.at_most(Severity::Info) } else { found })
 }
 
 fn unordered(spec: &FencedLockSpec) -> &'static Rule {

@@ -1,7 +1,11 @@
 //! Reads a cluster into a look: the declared locks and boundaries with what the operator wrote, and the Leases. Only reads, page by page; what may not be
-//! read is said, because a lock that was not seen was not judged.
+//! read is an error, because a lock that was not seen was not judged. A cluster that knows no FencedLocks declares none: its Leases are found all the same.
 
-use std::sync::Arc;
+use std::{
+    collections::HashSet,
+    io::{self, Write},
+    sync::Arc,
+};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
@@ -31,7 +35,7 @@ const PAGE: u32 = 500;
 pub(super) fn gather(context: Option<&String>, namespace: Option<&String>, all: bool) -> Result<Look, Failure> {
     runtime()?.block_on(async {
         let (client, namespace) = cluster::connect(context, namespace).await?;
-        let scope = Scope { client, namespace: (!all).then_some(namespace) };
+        let mut scope = Scope { client, namespace: (!all).then_some(namespace), declared: HashSet::new() };
         let bar = ProgressBar::new_spinner()
             .with_style(ProgressStyle::with_template("{spinner} {msg}: {pos}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
         let mut look = Look::default();
@@ -48,10 +52,17 @@ struct Scope {
     client: Client,
     /// `None` for all.
     namespace: Option<String>,
+    /// Namespaces and names of the Leases of declared locks.
+    declared: HashSet<(String, String)>,
 }
 
 impl Scope {
-    async fn objects<K: Resource<DynamicType = ()>>(&self, what: &'static str, bar: &ProgressBar, look: &mut Look) -> Result<(), Failure> {
+    async fn objects<K: Resource<DynamicType = ()>>(
+        &mut self,
+        what: &'static str,
+        bar: &ProgressBar,
+        look: &mut Look,
+    ) -> Result<(), Failure> {
         bar.set_message(what);
         bar.set_position(0);
         // Read as it stands: an object that does not fit its kind is a finding, and no failure.
@@ -64,8 +75,20 @@ impl Scope {
         let nowhere: Arc<str> = "".into();
         let mut pages = ListParams::default().limit(PAGE);
         loop {
-            let page = api.list(&pages).await.map_err(|error| self.failed(what, &error))?;
+            let page = match api.list(&pages).await {
+                Ok(page) => page,
+                Err(kube::Error::Api(status)) if status.code == 404 => {
+                    bar.suspend(|| {
+                        writeln!(io::stderr(), "note: this cluster knows no {what}: none is declared. fencedlock crds | kubectl apply -f -, or the chart, brings them")
+                    })?;
+                    return Ok(());
+                }
+                Err(error) => return Err(self.failed(what, &error)),
+            };
             for object in page.items {
+                if let Some(lease) = object.data.pointer("/spec/coordinator/lease/name").and_then(Value::as_str) {
+                    self.declared.insert((object.namespace().unwrap_or_default(), lease.to_owned()));
+                }
                 let object = typed::<K>(object);
                 if let Some(kept) = read::object(&object, &Place::default(), &nowhere) {
                     look.add(self.with_owner(kept).await);
@@ -85,13 +108,10 @@ impl Scope {
             && let Fact::Lease(lease) = fact.as_mut()
             && lease.owner.is_none()
             && !lease.pod().is_empty()
+            && !self.declared.contains(&(lease.id().namespace.to_string(), lease.id().name.to_string()))
         {
-            let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.client.clone(), &lease.id().namespace);
-            let pod = pods.get_metadata_opt(lease.pod()).await.ok().flatten();
-            lease.owner = pod.and_then(|pod| {
-                let owner = pod.owner_references().first()?;
-                Some(format!("{} {}", owner.kind, owner.name))
-            });
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), &lease.id().namespace);
+            lease.owner = pods.get_metadata_opt(lease.pod()).await.ok().flatten().and_then(|pod| owner(&pod));
         }
         kept
     }
@@ -99,11 +119,6 @@ impl Scope {
     fn failed(&self, what: &str, error: &kube::Error) -> Failure {
         let place = self.namespace.as_ref().map_or_else(|| "in all namespaces".to_owned(), |namespace| format!("in namespace {namespace}"));
         Failure::Other(match error {
-            kube::Error::Api(status) if status.code == 404 => {
-                format!(
-                    "{what} cannot be listed: this cluster does not know them; fencedlock crds | kubectl apply -f -, or install the chart"
-                )
-            }
             kube::Error::Api(status) if status.code == 403 => {
                 format!("{what} cannot be listed {place}: {}. The right \"list\" on {what} is needed", status.message)
             }
@@ -111,6 +126,16 @@ impl Scope {
             error => format!("{what} cannot be listed {place}: {error}"),
         })
     }
+}
+
+/// What a pod belongs to. A Deployment's pods belong to its ReplicaSet, whose name ends with the hash of the template.
+fn owner(pod: &PartialObjectMeta<Pod>) -> Option<String> {
+    let owner = pod.owner_references().first()?;
+    let deployment = pod.labels().get("pod-template-hash").and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-'));
+    Some(match deployment {
+        Some(name) if owner.kind == "ReplicaSet" => format!("Deployment {name}"),
+        _ => format!("{} {}", owner.kind, owner.name),
+    })
 }
 
 /// An item of a list does not say what it is.

@@ -39,7 +39,8 @@ pub(super) fn turn(chunk: &Chunk, namespace: &Arc<str>) -> Vec<Kept> {
         }
     };
     // What somebody names, or what may hold a lock, has to be readable. Anything may lie in a folder.
-    let is_ours = chunk.is_named || text.windows(crate::api::GROUP.len()).any(|window| window == crate::api::GROUP.as_bytes());
+    let names_us = memchr::memmem::find(text, crate::api::GROUP.as_bytes()).is_some();
+    let is_ours = chunk.is_named || names_us;
     let weigh = |finding: Finding| if is_ours { finding } else { finding.at_most(Severity::Warning) };
     let parsed = manifests::parse(text, chunk.line).into_iter();
     parsed
@@ -50,7 +51,9 @@ pub(super) fn turn(chunk: &Chunk, namespace: &Arc<str>) -> Vec<Kept> {
             }
             Parsed::Problem(line, Problem::Duplicate(why)) => {
                 let message = format!("{why}: the last one counts here, and another reader may take the first or refuse the document");
-                Some(wrong(line, rule::DUPLICATE_KEY.finds(line.to_string(), message)))
+                let finding = rule::DUPLICATE_KEY.finds(line.to_string(), message);
+                // Of two classes one is not what somebody reads.
+                Some(wrong(line, if names_us { finding } else { finding.at_most(Severity::Warning) }))
             }
         })
         .collect()

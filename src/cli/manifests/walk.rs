@@ -85,7 +85,7 @@ fn folder(path: &Path, exclude: &Exclude, patches: &mut BTreeSet<PathBuf>, found
     entries.sort_by_key(fs::DirEntry::file_name);
     let has = |name: &str| entries.iter().any(|entry| entry.file_name() == name);
     let is_chart = has("Chart.yaml");
-    if is_chart && has("templates") {
+    if is_chart && has("templates") && !exclude.has(&path.join("Chart.yaml")) {
         *found += 1;
         send.send(Chunk { file: name(&path.join("Chart.yaml")), line: 1, text: Text::Chart, is_named: false });
     }

@@ -31,7 +31,10 @@ pub(crate) fn mistake(declared: &ConditionalUpdate, tables: &[PostgresTable], wr
     }
     let statement = match parse(declared, tables, writes) {
         Ok(statement) => statement,
-        Err(why @ Refused::SelectThenUpdate) => return say(Mistake::SelectDecides, why.to_string()),
+        Err(why @ Refused::SelectThenUpdate) => {
+            let why = why.to_string();
+            return say(Mistake::SelectDecides, why.split_once(": ").map_or(why.as_str(), |(_, why)| why).to_owned());
+        }
         Err(why) => return say(Mistake::NotProvable, why.to_string()),
     };
     let (fence, epoch) = (&declared.fence_column, declared.parameters.epoch);
@@ -52,7 +55,7 @@ pub(crate) fn mistake(declared: &ConditionalUpdate, tables: &[PostgresTable], wr
         (Compares::Less, WritesPerEpoch::Many) => say(
             Mistake::EqualRefused,
             format!(
-                "compares with <, so the owner's second write is refused, and spec.writesPerEpoch says Many: write {fence} <= ${epoch}, or declare Once"
+                "compares with <, so the owner's second write is refused, and spec.writesPerEpoch says Many: write {fence} <= ${epoch} AND ${epoch} > 0, or declare Once"
             ),
         ),
         _ => statement.undecided.map(|why| (Mistake::NotProvable, why)),
