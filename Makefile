@@ -84,6 +84,7 @@ tools: ## build the control plane, Helm and the clients that tests and demo need
 generate: ## write the generated files
 	$(CARGO) run --locked --quiet -- crds --write crds
 	$(CARGO) run --locked --quiet -- crds --write charts/fencedlock/files/crds
+	GENERATE=1 $(CARGO) test --locked --lib schema_of_our_json
 
 .PHONY: clean
 clean: ## remove what was built

@@ -76,7 +76,7 @@ async fn the_cluster_has_the_verdicts_that_the_operator_wrote() {
     let mail = json!({"lockRef": {"name": "mail"}, "type": "External", "external": {"receiver": "smtp.example"},
         "riskAcceptance": {"covers": ["CannotEnforce"], "acceptedBy": "mail-oncall", "reason": "r", "expires": "2099-01-01T00:00:00Z"}});
     lab.declare_boundary("smtp", mail).await;
-    let spec = |boundary: &str| json!({"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": boundary}}, "replay": "Idempotent", "writeBoundaries": [boundary]});
+    let spec = |boundary: &str| json!({"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": boundary}}, "replay": "Transactional", "writeBoundaries": [boundary]});
     lab.declare_spec("mail", spec("smtp")).await;
     lab.declare_spec("dangling", spec("nowhere")).await;
     let wanted = [

@@ -14,14 +14,20 @@ pub fn manifests(found: &[FoundLock]) -> String {
     let mut text = String::new();
     let mut names = BTreeSet::new();
     let mut leases = BTreeSet::new();
+    let mut singles = BTreeSet::new();
     for lock in found {
         let (namespace, lease) = match &lock.form {
             Form::Election { lease, namespace, .. } => (namespace.clone(), lease.clone()),
             Form::Lease { .. } => (lock.object.namespace.clone(), Some(lock.object.name.to_string())),
             Form::Single(_) => (lock.object.namespace.clone(), None),
         };
-        // Several containers, or a workload and its Lease, are one lock.
-        if lease.as_ref().is_some_and(|lease| !leases.insert((namespace.clone(), lease.clone()))) {
+        // Several containers, or a workload and its Lease, are one lock; so are two forms of one object's running once.
+        let is_known = match (&lease, &lock.form) {
+            (Some(lease), _) => !leases.insert((namespace.clone(), lease.clone())),
+            (None, Form::Single(_)) => !singles.insert(&lock.object),
+            (None, _) => false,
+        };
+        if is_known {
             continue;
         }
         let name = unused(&mut names, &namespace, lease.as_deref().unwrap_or(&lock.object.name));

@@ -26,6 +26,8 @@ pub(super) enum What {
     RequestTimeout,
     /// Who the candidate is.
     Identity,
+    /// What only a framework reads that elects unless it is told not to.
+    Framework,
     /// Something else about an election.
     Other,
 }
@@ -52,6 +54,8 @@ pub(super) fn classify(name: &str) -> Option<(What, bool)> {
     let what = match name.as_str() {
         "electionid" | "election" | "electionname" => return Some((What::Name, true)),
         "electleader" | "enableelection" => return Some((What::Switch, true)),
+        // Knative's framework again.
+        "disableha" => return Some((What::Disable, true)),
         "leaselockname" | "leasename" | "lockobjectname" | "leaseresourcename" => What::Name,
         "leaselocknamespace" | "leasenamespace" | "lockobjectnamespace" => What::Namespace,
         "identity" | "candidateid" => What::Identity,
@@ -67,8 +71,8 @@ fn of_election(before: &str, after: &str) -> What {
     let after = after.strip_prefix("leaderelect").unwrap_or(after);
     let after = if after.starts_with("configmap") { after } else { after.strip_prefix("config").unwrap_or(after) };
     if before.ends_with("config") {
-        // "CONFIG_LEADERELECTION_NAME" names a ConfigMap.
-        return What::Other;
+        // "CONFIG_LEADERELECTION_NAME" names a ConfigMap of Knative's framework.
+        return if after == "name" { What::Framework } else { What::Other };
     }
     match after {
         "" | "enabled" | "enable" | "isenabled" | "active" if is_negated => What::Disable,
@@ -173,7 +177,8 @@ mod tests {
             ("LEADER_ELECTION_ENABLED", What::Switch),
             ("leaderElection.leaderElect", What::Switch),
             ("leaderElectionConfig.enabled", What::Switch),
-            ("CONFIG_LEADERELECTION_NAME", What::Other),
+            ("CONFIG_LEADERELECTION_NAME", What::Framework),
+            ("disable-ha", What::Disable),
             ("disable-leader-election", What::Disable),
             ("leader-election-id", What::Name),
             ("election-id", What::Name),

@@ -185,6 +185,12 @@ pub(super) fn render(result: &Assessment, ways: &Ways) -> Result<String, Failure
     serde_json::to_string_pretty(&report).map_err(|error| Failure::Other(error.to_string()))
 }
 
+/// The documentation of the form.
+#[cfg(test)]
+pub(super) fn schema() -> schemars::Schema {
+    schemars::generate::SchemaSettings::default().for_serialize().into_generator().into_root_schema_for::<Report<'static>>()
+}
+
 fn object(id: &Id) -> Object<'_> {
     Object { kind: &id.kind, namespace: &id.namespace, name: &id.name }
 }

@@ -120,3 +120,113 @@ impl Counts {
 pub(super) fn plural(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, path::Path, process::Command};
+
+    use super::*;
+    use crate::{
+        audit::baseline::Baseline,
+        cli::{audit::gather, manifests::Exclude},
+    };
+    use k8s_openapi::jiff::SignedDuration;
+    use serde_json::Value;
+
+    /// An assessment with everything in it: locks, findings of all severities, files that cannot be read, suppressed and known ones.
+    fn assessment() -> (Assessment, Ways) {
+        let manifests = || {
+            let paths = ["tests/cli/adopt.in", "tests/cli/manifests", "examples", "deny.toml"].map(str::to_owned);
+            gather::manifests(&paths, &Exclude::new(&[]).unwrap(), "default").unwrap()
+        };
+        let now = "2026-12-01T00:00:00Z".parse().unwrap();
+        let mut ways = Ways { now, soon: SignedDuration::from_hours(720), is_cluster: false, baseline: None, severities: BTreeMap::new() };
+        let first = manifests().judge(&ways);
+        ways.baseline = Some(Baseline::new(std::iter::empty(), first.findings.iter().take(3)));
+        let result = manifests().judge(&ways);
+        let counts = Counts::of(&result);
+        let all =
+            [counts.errors, counts.warnings, counts.infos, counts.suppressed, counts.known, result.locks.len(), result.unclassified.len()];
+        assert!(all.iter().all(|count| *count > 0), "{all:?}");
+        (result, ways)
+    }
+
+    /// Complaints about a value by a schema.
+    fn complaints(schema: &Value, value: &Value) -> Vec<String> {
+        let validator = jsonschema::validator_for(schema).unwrap();
+        validator.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path())).collect()
+    }
+
+    /// The schema that OASIS published, from the source of a crate that is made of it.
+    fn sarif_schema() -> Value {
+        // What other platforms need is not here.
+        let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let metadata = Command::new(env!("CARGO"))
+            .args(["metadata", "--format-version", "1", "--locked", "--offline", "--filter-platform", &platform])
+            .output()
+            .unwrap();
+        assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
+        let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
+        let package = metadata["packages"].as_array().unwrap().iter().find(|package| package["name"] == "serde-sarif").unwrap();
+        let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+        let mut schema: Value = serde_json::from_slice(&fs::read(manifest.with_file_name("src").join("schema.json")).unwrap()).unwrap();
+        // The pattern of a language has a bracket too many; no language is written here.
+        for of in ["run", "toolComponent"] {
+            let language = schema.pointer_mut(&format!("/definitions/{of}/properties/language"));
+            language.and_then(|language| language.as_object_mut()?.remove("pattern")).unwrap();
+        }
+        schema
+    }
+
+    #[test]
+    fn sarif_is_what_the_published_schema_wants() {
+        let schema = sarif_schema();
+        assert_eq!(
+            schema["id"].as_str().or_else(|| schema["$id"].as_str()).map(|id| id.contains("sarif")),
+            Some(true),
+            "the schema is the one"
+        );
+        let text = sarif::render(&assessment().0).unwrap();
+        let mut log: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(complaints(&schema, &log), Vec::<String>::new());
+        // The schema refuses what is wrong.
+        log["runs"][0]["results"][0]["level"] = "terrible".into();
+        assert_eq!(complaints(&schema, &log).len(), 1);
+    }
+
+    /// `GENERATE=1` renews it.
+    #[test]
+    fn the_published_schema_of_our_json_is_current_and_fits() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/audit.schema.json");
+        let schema = serde_json::to_value(json::schema()).unwrap();
+        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        if std::env::var_os("GENERATE").is_some() {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &text).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap_or_default(), text, "make generate renews docs/reference/audit.schema.json");
+        let (result, ways) = assessment();
+        let mut report: Value = serde_json::from_str(&json::render(&result, &ways).unwrap()).unwrap();
+        assert_eq!(complaints(&schema, &report), Vec::<String>::new());
+        report["findings"][0]["severity"] = "terrible".into();
+        assert_eq!(complaints(&schema, &report).len(), 1);
+    }
+
+    #[test]
+    fn junit_names_each_lock_once_and_fails_what_counts() {
+        let (result, _) = assessment();
+        let text = junit::render(&result).unwrap();
+        let report = quick_junit::Report::deserialize_from_str(&text).unwrap();
+        let cases = &report.test_suites[0].test_cases;
+        for lock in &result.locks {
+            assert_eq!(cases.iter().filter(|case| case.name.as_str() == lock.id.to_string()).count(), 1, "{}", lock.id);
+        }
+        for case in cases {
+            let of_it =
+                counted(&result).filter(|found| found.object.to_string() == case.name.as_str() || *found.place.file == *case.name.as_str());
+            let fails = of_it.into_iter().any(|found| found.finding.severity > Severity::Info);
+            let failed = !matches!(case.status, quick_junit::TestCaseStatus::Success { .. });
+            assert_eq!(failed, fails, "{}", case.name.as_str());
+        }
+    }
+}
