@@ -17,7 +17,7 @@ if ! command -v shellcheck > /dev/null; then
   echo "lint: installing shellcheck" >&2
   apt-get install --yes --quiet shellcheck > /dev/null 2>&1 || { apt-get update > /dev/null && apt-get install --yes --quiet shellcheck > /dev/null; }
 fi
-shellcheck .ci/run hack/*.sh hack/node/*.sh hack/postgres/*.sh
+shellcheck .ci/run bench/*.sh hack/*.sh hack/node/*.sh hack/postgres/*.sh
 
 unformatted=$(gofmt -l hack/tools bench/peer)
 [ -z "$unformatted" ] || { echo "lint: gofmt: $unformatted" >&2; exit 1; }
