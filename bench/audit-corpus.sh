@@ -11,8 +11,8 @@ corpus=audit-corpus.tsv
 figures() {
   awk -F'\t' '
     NR == 1 { next }
-    $11 == "sources" { next }
-    { label[$6, $11]++; rules[$6] = 1; repositories[$1] = 1; texts[$5] = 1 }
+    $11 == "nothing" { next }
+    { label[$6, $11]++; rules[$6] = 1 }
     END {
       for (rule in rules) {
         right = label[rule, "right"]; wrong = label[rule, "wrong"]; missed = label[rule, "missed"]

@@ -23,3 +23,8 @@ unformatted=$(gofmt -l hack/tools bench/peer)
 [ -z "$unformatted" ] || { echo "lint: gofmt: $unformatted" >&2; exit 1; }
 (cd hack/tools && go vet ./...)
 (cd bench/peer && go vet ./...)
+
+# What bench/README.md says of the corpus is what its labels say.
+bench/audit-corpus.sh | while IFS= read -r line; do
+  grep --quiet --line-regexp --fixed-strings "$line" bench/README.md || { echo "lint: bench/README.md does not say: $line" >&2; exit 1; }
+done

@@ -12,11 +12,11 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     Excuse, Id, Located, Place,
-    read::{Declared, Kept},
+    read::{BoundaryObject, Declared, Kept, LockObject},
 };
 use crate::{
     api::{
-        ClaimKind, FencedLock, FencedLockStatus, LockClass, Verdict, WriteBoundary,
+        ClaimKind, FencedLockStatus, LockClass, Verdict,
         conditions::{self, Truth, find, reason},
     },
     audit::{
@@ -79,8 +79,8 @@ type Name = (Arc<str>, Arc<str>);
 /// Everything that was read.
 #[derive(Debug, Default)]
 pub struct Look {
-    locks: BTreeMap<Name, Declared<FencedLock>>,
-    boundaries: BTreeMap<Name, Declared<WriteBoundary>>,
+    locks: BTreeMap<Name, Box<Declared<LockObject>>>,
+    boundaries: BTreeMap<Name, Box<Declared<BoundaryObject>>>,
     inventory: Inventory,
     findings: Vec<Located>,
 }
@@ -89,8 +89,8 @@ impl Look {
     /// Takes what was kept of an object. Of two of one name the last one counts.
     pub fn add(&mut self, kept: Kept) {
         match kept {
-            Kept::Lock(lock) => declare(&mut self.locks, *lock, &mut self.findings),
-            Kept::Boundary(boundary) => declare(&mut self.boundaries, *boundary, &mut self.findings),
+            Kept::Lock(lock) => declare(&mut self.locks, lock, &mut self.findings),
+            Kept::Boundary(boundary) => declare(&mut self.boundaries, boundary, &mut self.findings),
             Kept::Fact(fact) => self.inventory.add(*fact),
             Kept::Wrong(found) => self.findings.push(*found),
         }
@@ -139,7 +139,7 @@ fn weigh(found: &mut Located, severities: &BTreeMap<String, Option<Severity>>) -
     }
 }
 
-fn declare<K>(all: &mut BTreeMap<Name, Declared<K>>, declared: Declared<K>, findings: &mut Vec<Located>) {
+fn declare<K>(all: &mut BTreeMap<Name, Box<Declared<K>>>, declared: Box<Declared<K>>, findings: &mut Vec<Located>) {
     let (id, place) = (declared.id.clone(), declared.place.clone());
     if let Some(first) = all.insert((id.namespace.clone(), id.name.clone()), declared) {
         let message = format!("{id} is declared twice, first at {}:{}: the last one counts", first.place.file, first.place.line);
@@ -178,15 +178,15 @@ fn say(
 
 /// What is looked up again and again.
 struct Known<'a> {
-    locks: &'a BTreeMap<Name, Declared<FencedLock>>,
-    boundaries: &'a BTreeMap<Name, Declared<WriteBoundary>>,
+    locks: &'a BTreeMap<Name, Box<Declared<LockObject>>>,
+    boundaries: &'a BTreeMap<Name, Box<Declared<BoundaryObject>>>,
     by_lock: HashMap<(&'a str, &'a str), Vec<&'a Name>>,
     /// The lock that was there first on each Lease.
     first_on_lease: HashMap<(&'a str, &'a str), (Option<Timestamp>, &'a str)>,
 }
 
 impl<'a> Known<'a> {
-    fn new(locks: &'a BTreeMap<Name, Declared<FencedLock>>, boundaries: &'a BTreeMap<Name, Declared<WriteBoundary>>) -> Self {
+    fn new(locks: &'a BTreeMap<Name, Box<Declared<LockObject>>>, boundaries: &'a BTreeMap<Name, Box<Declared<BoundaryObject>>>) -> Self {
         let mut by_lock: HashMap<_, Vec<_>> = HashMap::new();
         for (name, boundary) in boundaries {
             if let Some(lock) = &boundary.lock_ref {
@@ -203,13 +203,13 @@ impl<'a> Known<'a> {
     }
 
     /// Another lock on the same Lease that came first: by creation, then by name. Manifests have no creation.
-    fn older(&self, (namespace, name): &Name, lock: &Declared<FencedLock>) -> Option<&'a str> {
+    fn older(&self, (namespace, name): &Name, lock: &Declared<LockObject>) -> Option<&'a str> {
         let first = self.first_on_lease.get(&(&**namespace, lock.lease.as_deref()?))?;
         (first.1 != &**name).then_some(first.1)
     }
 
     /// The boundaries that count: those that the lock lists, then those that refer to it and are not listed.
-    fn required(&self, name: &Name, lock: &FencedLock, ways: &Ways) -> Vec<Required> {
+    fn required(&self, name: &Name, lock: &LockObject, ways: &Ways) -> Vec<Required> {
         let listed = &lock.spec.write_boundaries;
         let referring = self.by_lock.get(&(&*name.0, &*name.1)).into_iter().flatten();
         let unlisted = referring.filter(|boundary| !listed.iter().any(|listed| **listed == *boundary.1));
@@ -232,7 +232,7 @@ fn first_error<K>(read: &Declared<K>) -> String {
     first.unwrap_or_else(|| format!("cannot be read as a {}", read.id.kind))
 }
 
-fn found_for(name: &Name, lock: &FencedLock, read: &Declared<WriteBoundary>, ways: &Ways) -> Found {
+fn found_for(name: &Name, lock: &LockObject, read: &Declared<BoundaryObject>, ways: &Ways) -> Found {
     if let Some(other) = read.lock_ref.as_ref().filter(|other| ***other != *name.1) {
         return Found::OtherLock(other.clone());
     }
@@ -246,15 +246,15 @@ fn found_for(name: &Name, lock: &FencedLock, read: &Declared<WriteBoundary>, way
 }
 
 /// A lock that is there, also when it cannot be read.
-fn side(lock: Option<&FencedLock>, ways: &Ways) -> LockSide {
-    let grant = lock.filter(|_| ways.is_cluster).and_then(|lock| lock.status.as_ref()?.grant.as_ref());
+fn side(lock: Option<&LockObject>, ways: &Ways) -> LockSide {
+    let grant = lock.filter(|_| ways.is_cluster).and_then(|lock| lock.status.as_deref()?.grant.as_ref());
     let active = grant.filter(|grant| grant.state == GrantState::Active);
     LockSide::Found { active: active.map(|grant| (grant.epoch, grant.holder.as_str().to_owned())) }
 }
 
-fn judge_boundary(boundary: &WriteBoundary, lock: &LockSide, ways: &Ways) -> boundary::Judgement {
-    let status = boundary.status.as_ref().filter(|_| ways.is_cluster);
-    let current = status.filter(|status| status.verdict.is_some() && status.observed_generation == boundary.metadata.generation);
+fn judge_boundary(boundary: &BoundaryObject, lock: &LockSide, ways: &Ways) -> boundary::Judgement {
+    let status = boundary.status.as_deref().filter(|_| ways.is_cluster);
+    let current = status.filter(|status| status.verdict.is_some() && status.observed_generation == boundary.generation);
     let evidence = match current {
         Some(status) => {
             // What the operator wrote, it wrote after a look.
@@ -275,7 +275,7 @@ fn judge_boundary(boundary: &WriteBoundary, lock: &LockSide, ways: &Ways) -> bou
     })
 }
 
-fn one_lock(name: &Name, read: &Declared<FencedLock>, known: &Known<'_>, ways: &Ways, result: &mut Assessment) {
+fn one_lock(name: &Name, read: &Declared<LockObject>, known: &Known<'_>, ways: &Ways, result: &mut Assessment) {
     let Some(lock) = &read.object else {
         say(&mut result.findings, &read.id, &read.place, &read.suppressions, ways.now, read.findings.iter().cloned());
         result.locks.push(JudgedLock { id: read.id.clone(), place: read.place.clone(), class: None, judged: invalid(read) });
@@ -283,7 +283,7 @@ fn one_lock(name: &Name, read: &Declared<FencedLock>, known: &Known<'_>, ways: &
     };
     let spec = &lock.spec;
     let required = known.required(name, lock, ways);
-    let status = lock.status.as_ref().filter(|_| ways.is_cluster);
+    let status = lock.status.as_deref().filter(|_| ways.is_cluster);
     let owner = owner(status);
     let went_back = status.and_then(went_back);
     let mut judged = verdict::judge(&verdict::Facts {
@@ -324,7 +324,7 @@ fn one_lock(name: &Name, read: &Declared<FencedLock>, known: &Known<'_>, ways: &
     result.locks.push(JudgedLock { id: read.id.clone(), place: read.place.clone(), class: Some(spec.class), judged });
 }
 
-fn invalid(read: &Declared<FencedLock>) -> verdict::Judgement {
+fn invalid(read: &Declared<LockObject>) -> verdict::Judgement {
     verdict::Judgement {
         verdict: Verdict::Invalid,
         reason: reason::FIELD_INVALID,
@@ -353,15 +353,15 @@ fn went_back(status: &FencedLockStatus) -> Option<(&'static str, String)> {
 }
 
 /// Compares with what the operator wrote. The worse of the two verdicts stands: the operator has seen more, and may be of yesterday.
-fn compare(lock: &FencedLock, judged: &mut verdict::Judgement) -> Option<Finding> {
+fn compare(lock: &LockObject, judged: &mut verdict::Judgement) -> Option<Finding> {
     let differs = |message: String| Some(rule::STATUS_DIFFERS.finds("", message));
-    let Some((status, wrote)) = lock.status.as_ref().and_then(|status| Some((status, status.verdict?))) else {
+    let Some((status, wrote)) = lock.status.as_deref().and_then(|status| Some((status, status.verdict?))) else {
         return differs(format!(
             "the operator has written no verdict (here it is {:?}): is it running, and does it watch this namespace?",
             judged.verdict
         ));
     };
-    if status.observed_generation != lock.metadata.generation {
+    if status.observed_generation != lock.generation {
         return differs(format!(
             "the operator's verdict {wrote:?} is about an earlier version of the declaration (here it is {:?}): is the operator running?",
             judged.verdict
@@ -384,7 +384,7 @@ fn compare(lock: &FencedLock, judged: &mut verdict::Judgement) -> Option<Finding
     differs(message)
 }
 
-fn one_boundary(name: &Name, read: &Declared<WriteBoundary>, known: &Known<'_>, ways: &Ways, findings: &mut Vec<Located>) {
+fn one_boundary(name: &Name, read: &Declared<BoundaryObject>, known: &Known<'_>, ways: &Ways, findings: &mut Vec<Located>) {
     let mut about = read.findings.clone();
     if let Some(boundary) = &read.object {
         let lock = known.locks.get(&(name.0.clone(), boundary.spec.lock_ref.name.as_str().into()));

@@ -5,14 +5,13 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
-use kube::Resource;
+use k8s_openapi::jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{Id, Located, Place};
 use crate::{
-    api::{FencedLock, GROUP, WriteBoundary, named_lock},
+    api::{FencedLock, FencedLockSpec, FencedLockStatus, GROUP, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus, named_lock},
     audit::{
         inventory::{self, Declarations, Fact},
         rules::{self, Finding, catalogue as rule},
@@ -25,14 +24,30 @@ use crate::{
 #[derive(Clone, Debug)]
 pub enum Kept {
     /// A lock.
-    Lock(Box<Declared<FencedLock>>),
+    Lock(Box<Declared<LockObject>>),
     /// A write boundary.
-    Boundary(Box<Declared<WriteBoundary>>),
+    Boundary(Box<Declared<BoundaryObject>>),
     /// Something that may be, or use, a lock that nobody declared.
     Fact(Box<Fact>),
     /// Something that is wrong with it.
     Wrong(Box<Located>),
 }
+
+/// What is judged of an object of one of our kinds. Of its metadata that is little, and tens of thousands have to fit.
+#[derive(Clone, Debug)]
+pub struct Object<Spec, Status> {
+    /// Its declaration.
+    pub spec: Spec,
+    /// What the operator wrote.
+    pub status: Option<Box<Status>>,
+    /// `metadata.generation`.
+    pub generation: Option<i64>,
+}
+
+/// A FencedLock.
+pub type LockObject = Object<FencedLockSpec, FencedLockStatus>;
+/// A WriteBoundary.
+pub type BoundaryObject = Object<WriteBoundarySpec, WriteBoundaryStatus>;
 
 /// An object of one of our kinds.
 #[derive(Clone, Debug)]
@@ -74,8 +89,8 @@ pub fn object(value: &Value, place: &Place, default_namespace: &Arc<str>) -> Opt
     };
     match kind {
         "FencedLock" | "WriteBoundary" if id.name.is_empty() => wrong("metadata.name: is required".into()),
-        "FencedLock" => Some(Kept::Lock(Box::new(declared(value, id, place, rules::lock::about_field)))),
-        "WriteBoundary" => Some(Kept::Boundary(Box::new(declared(value, id, place, rules::boundary::about_field)))),
+        "FencedLock" => Some(Kept::Lock(Box::new(declared::<FencedLock, _>(value, id, place, rules::lock::about_field)))),
+        "WriteBoundary" => Some(Kept::Boundary(Box::new(declared::<WriteBoundary, _>(value, id, place, rules::boundary::about_field)))),
         other => wrong(format!("kind: {other:?} is not a kind of {GROUP}; there are FencedLock and WriteBoundary")),
     }
 }
@@ -85,12 +100,24 @@ pub(crate) fn annotations(value: &Value) -> Option<&Map<String, Value>> {
     value.pointer("/metadata/annotations").and_then(Value::as_object)
 }
 
-fn declared<K: DeserializeOwned + Resource>(
+impl From<FencedLock> for LockObject {
+    fn from(lock: FencedLock) -> Self {
+        Self { spec: lock.spec, status: lock.status.map(Box::new), generation: lock.metadata.generation }
+    }
+}
+
+impl From<WriteBoundary> for BoundaryObject {
+    fn from(boundary: WriteBoundary) -> Self {
+        Self { spec: boundary.spec, status: boundary.status.map(Box::new), generation: boundary.metadata.generation }
+    }
+}
+
+fn declared<K: DeserializeOwned, O: From<K>>(
     value: &Value,
     id: Id,
     place: &Place,
     about: fn(&FieldError, &Value) -> Finding,
-) -> Declared<K> {
+) -> Declared<O> {
     let errors = schema::check(&id.kind, value);
     let (suppressions, mut findings) = suppress::read(annotations(value));
     let object = errors.is_empty().then(|| K::deserialize(value));
@@ -99,16 +126,10 @@ fn declared<K: DeserializeOwned + Resource>(
     }
     findings.extend(errors.iter().map(|error| about(error, value)));
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str);
-    let object = object.and_then(Result::ok).map(|mut object| {
-        // Nothing else of the metadata is judged, and managed fields are larger than the rest.
-        let generation = object.meta().generation;
-        *object.meta_mut() = ObjectMeta { generation, ..ObjectMeta::default() };
-        object
-    });
     Declared {
         id,
         place: place.clone(),
-        object,
+        object: object.and_then(Result::ok).map(O::from),
         errors,
         findings,
         suppressions,
