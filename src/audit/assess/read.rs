@@ -11,7 +11,9 @@ use serde_json::{Map, Value};
 
 use super::{Id, Located, Place};
 use crate::{
-    api::{FencedLock, FencedLockSpec, FencedLockStatus, GROUP, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus, named_lock},
+    api::{
+        FencedLock, FencedLockSpec, FencedLockStatus, GROUP, VERSION, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus, named_lock,
+    },
     audit::{
         inventory::{self, Declarations, Fact},
         rules::{self, Finding, catalogue as rule},
@@ -77,17 +79,29 @@ pub struct Declared<K> {
 /// Reads one object. `None` is one that has nothing to do with locks.
 pub fn object(value: &Value, place: &Place, default_namespace: &Arc<str>) -> Option<Kept> {
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
-    let (api_version, kind) = (text("/apiVersion").unwrap_or_default(), text("/kind")?);
+    let api_version = text("/apiVersion").unwrap_or_default();
+    let (group, version) = api_version.split_once('/').unwrap_or((api_version, ""));
+    // The API server refuses another spelling, and whoever wrote it believes that the lock is declared.
+    let is_ours = group.eq_ignore_ascii_case(GROUP);
+    let kind = text("/kind").or_else(|| is_ours.then_some(""))?;
     let namespace = text("/metadata/namespace").map_or_else(|| default_namespace.clone(), Arc::from);
     let id = Id { kind: kind.into(), namespace, name: text("/metadata/name").unwrap_or_default().into() };
-    if api_version.split('/').next() != Some(GROUP) {
+    if !is_ours {
         return inventory::fact(value, api_version, &id, place).map(|fact| Kept::Fact(Box::new(fact)));
     }
     let wrong = |message: String| {
         let finding = rule::UNREADABLE_DOCUMENT.finds("", message);
         Some(Kept::Wrong(Box::new(Located { object: id.clone(), place: place.clone(), finding, excused: None })))
     };
+    let is_text = |pointer: &str| value.pointer(pointer).is_none_or(|value| value.is_string() || value.is_null());
     match kind {
+        _ if (group, version) != (GROUP, VERSION) => wrong(format!("apiVersion: is {api_version:?}, must be {GROUP}/{VERSION}")),
+        _ if !is_text("/metadata/name") => {
+            wrong("metadata.name: must be text; YAML reads a bare y, yes, no or number as something else: quote it".into())
+        }
+        _ if !is_text("/metadata/namespace") => {
+            wrong("metadata.namespace: must be text; YAML reads a bare y, yes, no or number as something else: quote it".into())
+        }
         "FencedLock" | "WriteBoundary" if id.name.is_empty() => wrong("metadata.name: is required".into()),
         "FencedLock" => Some(Kept::Lock(Box::new(declared::<FencedLock, _>(value, id, place, rules::lock::about_field)))),
         "WriteBoundary" => Some(Kept::Boundary(Box::new(declared::<WriteBoundary, _>(value, id, place, rules::boundary::about_field)))),
@@ -137,5 +151,38 @@ fn declared<K: DeserializeOwned, O: From<K>>(
         lease: text("/spec/coordinator/lease/name").map(str::to_owned),
         workloads: annotations(value).and_then(|all| all.get(Declarations::ANNOTATION)?.as_str()).map(str::to_owned),
         created: text("/metadata/creationTimestamp").and_then(|time| time.parse().ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// What the API server refuses, and what is easily overlooked, is never taken for something else.
+    #[test]
+    fn what_means_to_be_ours_is_a_finding_when_it_is_not() {
+        let spec = json!({"class": "EfficiencyOnly", "coordinator": {"lease": {"name": "a"}}});
+        let of = |value: &Value| object(value, &Place::default(), &"default".into());
+        let with = |field: &str, wrong: Value| {
+            let mut value = json!({"apiVersion": "fencedlock.dev/v1alpha1", "kind": "FencedLock", "metadata": {"name": "a"}, "spec": spec});
+            *value.pointer_mut(field).unwrap() = wrong;
+            value
+        };
+        assert!(matches!(of(&with("/kind", json!("FencedLock"))), Some(Kept::Lock(_))));
+        let two = json!({"name": "a", "namespace": true});
+        for value in [
+            with("/apiVersion", json!("fencedlock.dev/v1")),
+            with("/apiVersion", json!("fencedlock.dev")),
+            with("/apiVersion", json!("FencedLock.dev/v1alpha1")),
+            with("/kind", json!("fencedlock")),
+            with("/kind", json!(null)),
+            with("/metadata/name", json!(7)),
+            with("/metadata/name", json!("")),
+            with("/metadata", two),
+        ] {
+            assert!(matches!(of(&value), Some(Kept::Wrong(_))), "{value}");
+        }
+        assert!(of(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}})).is_none());
     }
 }

@@ -45,6 +45,11 @@ pub(super) fn turn(chunk: &Chunk, namespace: &Arc<str>) -> Vec<Kept> {
     let parsed = manifests::parse(text, chunk.line).into_iter();
     parsed
         .filter_map(|parsed| match parsed {
+            // "// comment" makes text of what follows it.
+            Parsed::Object(line, value) if names_us && !value.is_object() && !value.is_null() => {
+                let message = "speaks of fencedlock.dev and is no object: write one manifest per document";
+                Some(wrong(line, rule::UNREADABLE_DOCUMENT.finds(line.to_string(), message)))
+            }
             Parsed::Object(line, value) => read::object(&value, &place(line), namespace),
             Parsed::Problem(line, Problem::Unreadable(why)) => {
                 Some(wrong(line, weigh(rule::UNREADABLE_DOCUMENT.finds(line.to_string(), format!("is not YAML: {why}")))))

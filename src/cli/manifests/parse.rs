@@ -79,8 +79,9 @@ fn json(text: &str, start: u32) -> Option<Vec<Parsed>> {
         if let Ok(list) = serde_json::from_str::<RawItems<'_>>(raw.get())
             && is_list(&serde_json::from_str(raw.get()).ok()?)
         {
+            let kind: Kind = serde_json::from_str(raw.get()).ok()?;
             for item in list.items {
-                parsed.push(Parsed::Object(line_of(item.get()), serde_json::from_str(item.get()).ok()?));
+                item_of(&kind, line_of(item.get()), serde_json::from_str(item.get()).ok()?, &mut parsed);
             }
             continue;
         }
@@ -90,9 +91,36 @@ fn json(text: &str, start: u32) -> Option<Vec<Parsed>> {
 }
 
 /// What the parts of a List have in common; a part of a large one has no kind.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Kind {
     kind: Option<String>,
+    #[serde(rename = "apiVersion")]
+    api_version: Option<String>,
+}
+
+impl Kind {
+    fn of(value: &Value) -> Self {
+        let text = |name| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        Self { kind: text("kind"), api_version: text("apiVersion") }
+    }
+}
+
+/// An item of a List. It can be a List itself, and in one of its own kind (`FencedLockList`) it need not say what it is.
+fn item_of(list: &Kind, line: u32, mut item: Value, parsed: &mut Vec<Parsed>) {
+    if let (Some(fields), Some(kind), Some(version)) = (item.as_object_mut(), &list.kind, &list.api_version)
+        && let Some(kind) = kind.strip_suffix("List").filter(|kind| !kind.is_empty())
+    {
+        fields.entry("kind").or_insert_with(|| kind.into());
+        fields.entry("apiVersion").or_insert_with(|| version.as_str().into());
+    }
+    let inner = Kind::of(&item);
+    if let (true, Some(Value::Array(items))) = (inner.kind.is_some() && is_list(&inner), item.get_mut("items").map(Value::take)) {
+        for item in items {
+            item_of(&inner, line, item, parsed);
+        }
+    } else {
+        parsed.push(Parsed::Object(line, item));
+    }
 }
 
 fn is_list(kind: &Kind) -> bool {
@@ -111,12 +139,14 @@ fn yaml(text: &str, start: u32, line: u32) -> Vec<Parsed> {
             value
         }
     };
-    let kind = Kind { kind: value.get("kind").and_then(Value::as_str).map(str::to_owned) };
+    let kind = Kind::of(&value);
     if is_list(&kind) && value.get("items").is_some_and(Value::is_array) {
         // Read again, for the places: a List is rare.
         if let Ok(list) = serde_saphyr::from_str_with_options::<Items>(text, options(DuplicateKeyPolicy::LastWins)) {
             let at = |item: &Spanned<Value>| start + u32::try_from(item.referenced.line()).unwrap_or(1).saturating_sub(1);
-            parsed.extend(list.items.into_iter().map(|item| Parsed::Object(at(&item), item.value)));
+            for item in list.items {
+                item_of(&kind, at(&item), item.value, &mut parsed);
+            }
             return parsed;
         }
     }
@@ -161,6 +191,16 @@ mod tests {
             "{\n \"items\": [\n  {\"metadata\": {\"name\": \"a\"}},\n\n\t{\"metadata\": {\"name\": \"b\"}}\n ],\n \"kind\": \"PodList\"}\n";
         assert_eq!(objects(json), [(3, "a".into()), (5, "b".into())]);
         assert_eq!(objects("{\"metadata\": {\"name\": \"a\"}}\n{\"metadata\": {\"name\": \"b\"}}"), [(1, "a".into()), (2, "b".into())]);
+        // A List in a List, and one of a kind of its own whose items do not say what they are.
+        let inner = "apiVersion: v1\nkind: List\nitems:\n- kind: List\n  items:\n  - {kind: A, metadata: {name: a}}\n- kind: B\n  metadata: {name: b}\n";
+        assert_eq!(objects(inner), [(4, "a".into()), (7, "b".into())]);
+        let yaml = "apiVersion: x/v1\nkind: LockList\nitems:\n- metadata: {name: a}\n";
+        let json = r#"{"apiVersion": "x/v1", "kind": "LockList", "items": [{"metadata": {"name": "a"}}]}"#;
+        for text in [yaml, json] {
+            let read = parse(text.as_bytes(), 1);
+            let [Parsed::Object(_, value)] = read.as_slice() else { panic!("{read:?}") };
+            assert_eq!((value["kind"].as_str(), value["apiVersion"].as_str()), (Some("Lock"), Some("x/v1")));
+        }
         // A kind of somebody's that has items is no List.
         assert_eq!(objects("kind: Menu\nmetadata: {name: m}\nitems: [{metadata: {name: soup}}]"), [(1, "m".into())]);
     }
