@@ -6,7 +6,7 @@
 #                                          differs from the labels
 set -euo pipefail
 cd "$(dirname "$0")"
-corpus=audit-corpus.tsv
+corpus="audit-corpus.tsv"
 
 figures() {
   awk -F'\t' '

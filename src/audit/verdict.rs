@@ -219,11 +219,7 @@ fn unenforced(facts: &Facts<'_>) -> Option<Row> {
     if !never.is_empty() {
         return row(reason::CANNOT_ENFORCE, about(&never));
     }
-    if let Some(token) = facts.external_token.filter(|token| *token != TokenKind::Ordered) {
-        let message = format!(
-            "the coordinator's token ({token:?}) has no order, so no boundary can tell an obsolete owner by it: use a Lease (spec.coordinator.lease), \
-             whose epochs are ordered"
-        );
+    if let Some(message) = unordered(facts.external_token) {
         return row(reason::TOKEN_NOT_ORDERED, message);
     }
     let weak = facts.boundaries.iter().find_map(|r| {
@@ -239,6 +235,15 @@ fn unenforced(facts: &Facts<'_>) -> Option<Row> {
         return row(reason::CONTRACT_TOO_WEAK, message);
     }
     (!expired.is_empty()).then(|| (Verdict::Unenforced, reason::RISK_ACCEPTANCE_EXPIRED, about(&expired)))
+}
+
+/// Why an external coordinator's token cannot fence, if it cannot.
+pub(super) fn unordered(token: Option<TokenKind>) -> Option<String> {
+    let token = token.filter(|token| *token != TokenKind::Ordered)?;
+    Some(format!(
+        "the coordinator's token ({token:?}) has no order, so no boundary can tell an obsolete owner by it: use a Lease (spec.coordinator.lease), whose \
+         epochs are ordered"
+    ))
 }
 
 /// What is wrong with the first listed boundary that is not there or refers to another lock.

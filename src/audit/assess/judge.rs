@@ -400,3 +400,72 @@ fn one_boundary(name: &Name, read: &Declared<BoundaryObject>, known: &Known<'_>,
     }
     say(findings, &read.id, &read.place, &read.suppressions, ways.now, about);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::assess::read;
+    use serde_json::{Value, json};
+
+    fn rules(objects: &[Value]) -> (Verdict, Vec<&'static str>) {
+        let mut look = Look::default();
+        for object in objects {
+            look.add(read::object(object, &Place::default(), &"default".into()).unwrap());
+        }
+        let now = "2026-12-01T00:00:00Z".parse().unwrap();
+        let ways = Ways { now, soon: SignedDuration::from_hours(720), is_cluster: false, baseline: None, severities: BTreeMap::new() };
+        let result = look.judge(&ways);
+        (result.locks[0].judged.verdict, result.findings.iter().map(|found| found.finding.rule.id).collect())
+    }
+
+    fn lock(coordinator: &Value, boundaries: &[&str]) -> Value {
+        json!({"apiVersion": "fencedlock.dev/v1alpha1", "kind": "FencedLock", "metadata": {"name": "a"}, "spec": {
+            "class": "CorrectnessCritical", "purpose": "p", "replay": "Ledger", "coordinator": coordinator, "writeBoundaries": boundaries}})
+    }
+
+    fn boundary(spec: &Value) -> Value {
+        let mut boundary =
+            json!({"apiVersion": "fencedlock.dev/v1alpha1", "kind": "WriteBoundary", "metadata": {"name": "b"}, "spec": spec});
+        boundary["spec"]["lockRef"] = json!({"name": "a"});
+        boundary
+    }
+
+    /// Public bug reports as they would be declared, and what an audit has to say of each.
+    #[test]
+    fn public_bug_reports_are_told() {
+        let external = |system: &str, token: &str| json!({"external": {"system": system, "token": token}});
+        let (lease, redis) = (json!({"lease": {"name": "a"}}), external("Redis", "None"));
+        let receiver = |receiver: &str| boundary(&json!({"type": "External", "external": {"receiver": receiver}}));
+        let alone = |coordinator: &Value| vec![lock(coordinator, &[])];
+        let with = |coordinator: &Value, receiver: Value| vec![lock(coordinator, &["b"]), receiver];
+        for (case, objects, rule) in [
+            ("C01", alone(&redis), "critical-lock-without-boundary"),
+            ("C01", alone(&redis), "unordered-coordinator"),
+            ("C02", with(&redis, receiver("subscription in memory")), "receiver-cannot-enforce"),
+            ("C08", alone(&external("Redis", "ClientTimestamp")), "client-timestamp-as-token"),
+            ("D01", alone(&external("table with lock_until", "ClientTimestamp")), "critical-lock-without-boundary"),
+            ("D04", with(&lease, receiver("file that is appended to")), "receiver-cannot-enforce"),
+            ("D12", with(&lease, boundary(&json!({"type": "MySQL"}))), "field-invalid"),
+            ("E09", alone(&external("DynamoDB", "RandomOwnerId")), "random-id-as-token"),
+            ("F04", with(&lease, receiver("S3, with the fence in DynamoDB")), "receiver-cannot-enforce"),
+            ("H03", with(&lease, receiver("smtp.example")), "receiver-cannot-enforce"),
+        ] {
+            let (verdict, rules) = rules(&objects);
+            assert!(rules.contains(&rule), "{case}: {rule} is not among {rules:?}");
+            assert!(!matches!(verdict, Verdict::Enforced | Verdict::RiskAccepted | Verdict::NotRequired), "{case}: {verdict:?}");
+        }
+    }
+
+    /// H04: who answers for repeated mails answers for a risk. Nothing is enforced, and once it has ended the finding is back.
+    #[test]
+    fn an_accepted_risk_is_never_called_enforced() {
+        let accepted = |expires: &str| {
+            boundary(&json!({"type": "External", "external": {"receiver": "smtp.example"}, "riskAcceptance": {
+                "covers": ["CannotEnforce"], "acceptedBy": "mail-oncall", "reason": "a mail twice", "expires": expires}}))
+        };
+        let lock = lock(&json!({"lease": {"name": "a"}}), &["b"]);
+        assert_eq!(rules(&[lock.clone(), accepted("2027-06-01T00:00:00Z")]), (Verdict::RiskAccepted, vec![]));
+        let (verdict, rules) = rules(&[lock, accepted("2026-11-30T00:00:00Z")]);
+        assert_eq!((verdict, rules), (Verdict::Unenforced, vec!["risk-acceptance-expired"]));
+    }
+}

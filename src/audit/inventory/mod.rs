@@ -1,5 +1,5 @@
 //! Locks that nobody declared, found in what a team already has: workloads that elect a leader, and workloads that rely on running once. Pure:
-//! it sees one object at a time ([`fact`]), keeps little of each, and puts the facts together at the end ([`Inventory::locks`]).
+//! it sees one object at a time (`fact`), keeps little of each, and puts the facts together at the end ([`Inventory::locks`]).
 //!
 //! `settings` knows the spellings of flags and variables, `programs` the defaults of well-known programs, `workload` reads pods, `rights` reads roles, `elections` puts both together, `single` knows
 //! the forms of running once, `timing` judges durations, `scaffold` writes a FencedLock for what was found. What must not come in: judging

@@ -35,7 +35,10 @@ pub fn about(lock: &Judged<'_>) -> Vec<Finding> {
     let mut findings: Vec<_> = by_verdict(lock).into_iter().collect();
     findings.extend(weak_contracts(lock));
     match lock.spec.class {
-        LockClass::CorrectnessCritical => findings.extend(undeclared(lock)),
+        LockClass::CorrectnessCritical => {
+            findings.extend(without_order(lock));
+            findings.extend(undeclared(lock));
+        }
         LockClass::EfficiencyOnly => findings.extend(hints::says_otherwise(lock)),
     }
     for extra in lock.boundaries.iter().filter(|b| !b.listed) {
@@ -97,6 +100,13 @@ fn unordered(spec: &FencedLockSpec) -> &'static Rule {
         Some(TokenKind::ClientTimestamp) => &rule::CLIENT_TIMESTAMP_AS_TOKEN,
         _ => &rule::UNORDERED_COORDINATOR,
     }
+}
+
+/// A token that cannot fence, also where the verdict has a worse reason: whoever mends that would meet this next.
+fn without_order(lock: &Judged<'_>) -> Option<Finding> {
+    let is_said = lock.judged.reason == reason::TOKEN_NOT_ORDERED;
+    let message = verdict::unordered(lock.spec.coordinator.external.as_ref().map(|e| e.token)).filter(|_| !is_said)?;
+    Some(unordered(lock.spec).finds("", message))
 }
 
 /// Boundaries that can give no more than `AfterAcceptance`, whatever a proof shows.
