@@ -37,10 +37,10 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "paths")]
     cluster: bool,
     /// The kubeconfig's context
-    #[arg(long, requires = "cluster", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     context: Option<String>,
     /// All namespaces of the cluster
-    #[arg(long, short = 'A', requires = "cluster", conflicts_with = "namespace")]
+    #[arg(long, short = 'A', conflicts_with = "namespace")]
     all_namespaces: bool,
     /// Of a cluster: the namespace that is audited (default: the context's). Of manifests: the namespace of objects that name none (default: default)
     #[arg(long, short, value_name = "NAME")]
@@ -122,6 +122,9 @@ impl FailOn {
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     if let Some(rule) = &args.explain {
         return explain::run(rule);
+    }
+    if !args.cluster && (args.all_namespaces || args.context.is_some()) {
+        return Err(Failure::Other("--all-namespaces and --context are about a cluster: add --cluster, or leave them out".into()));
     }
     output::check(&args.output)?;
     let config = Config::read(args.config.as_deref())?;

@@ -5,7 +5,12 @@ mod junit;
 mod sarif;
 mod table;
 
-use std::{fs, io::Write, path::PathBuf, str::FromStr};
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+    str::FromStr,
+};
 
 use crate::{
     audit::{
@@ -68,21 +73,30 @@ pub(super) fn check(outputs: &[Output]) -> Result<(), Failure> {
 pub(super) fn all(outputs: &[Output], result: &Assessment, ways: &Ways) -> Result<(), Failure> {
     let usual = [Output { format: Format::Table, file: None }];
     for output in if outputs.is_empty() { &usual } else { outputs } {
-        let mut text = match output.format {
-            Format::Table => table::render(result, &table::Look::new(output.file.is_none())),
-            Format::Json => json::render(result, ways)?,
-            Format::Sarif => sarif::render(result)?,
-            Format::JUnit => junit::render(result)?,
-        };
-        if !text.ends_with('\n') {
-            text.push('\n');
-        }
+        let failed = |file: &PathBuf, error: &io::Error| Failure::Other(format!("--output: {}: {error}", file.display()));
         match &output.file {
-            None => anstream::stdout().write_all(text.as_bytes())?,
-            Some(file) => fs::write(file, text).map_err(|error| Failure::Other(format!("{}: {error}", file.display())))?,
+            None => print(output, &mut BufWriter::new(anstream::stdout()), result, ways)?,
+            Some(file) => {
+                let mut out = BufWriter::new(File::create(file).map_err(|error| failed(file, &error))?);
+                print(output, &mut out, result, ways)?;
+            }
         }
     }
     Ok(())
+}
+
+fn print(output: &Output, out: &mut impl Write, result: &Assessment, ways: &Ways) -> Result<(), Failure> {
+    let text = match output.format {
+        Format::Table => {
+            table::write(out, result, &table::Look::new(output.file.is_none()))?;
+            return Ok(out.flush()?);
+        }
+        Format::Json => json::render(result, ways)?,
+        Format::Sarif => sarif::render(result)?,
+        Format::JUnit => junit::render(result)?,
+    };
+    writeln!(out, "{}", text.trim_end())?;
+    Ok(out.flush()?)
 }
 
 /// The findings that count.
@@ -123,7 +137,7 @@ pub(super) fn plural(count: usize, noun: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, path::Path, process::Command};
+    use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
     use super::*;
     use crate::{

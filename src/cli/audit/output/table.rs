@@ -1,6 +1,6 @@
 //! For people: the verdicts as a table, then the findings as sentences, then one line that counts.
 
-use std::{fmt::Write, io::IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
 
@@ -44,19 +44,17 @@ const fn style(severity: Severity) -> Style {
     colour.on_default().bold()
 }
 
-pub(super) fn render(result: &Assessment, look: &Look) -> String {
-    let mut text = String::new();
+/// Sentence by sentence: of many thousands no copy is made.
+pub(super) fn write(out: &mut impl Write, result: &Assessment, look: &Look) -> io::Result<()> {
     if result.locks.is_empty() {
-        text.push_str("No FencedLock was found.\n");
+        writeln!(out, "No FencedLock was found.")?;
     } else {
-        text.push_str(&verdicts(result));
-        text.push('\n');
+        writeln!(out, "{}", verdicts(result))?;
     }
     for found in counted(result) {
-        finding(&mut text, found, *look);
+        finding(out, found, *look)?;
     }
-    let _ = write!(text, "\n{}", summary(result));
-    text
+    writeln!(out, "\n{}", summary(result))
 }
 
 fn verdicts(result: &Assessment) -> String {
@@ -78,13 +76,12 @@ fn verdicts(result: &Assessment) -> String {
     table::render(&["NAMESPACE", "NAME", "CLASS", "VERDICT", "REASON", "BOUNDARIES"], &rows)
 }
 
-fn finding(text: &mut String, found: &Located, look: Look) {
+fn finding(out: &mut impl Write, found: &Located, look: Look) -> io::Result<()> {
     let severity = found.finding.severity;
     let head = look.paint(style(severity), &format!("{severity}[{}]", found.finding.rule.id));
     let object = if found.object.kind.is_empty() { String::new() } else { format!(": {}", printable(&found.object.to_string())) };
     let place = if found.place.line == 0 { String::new() } else { format!("  at {}:{}\n", printable(&found.place.file), found.place.line) };
-    // Writing to a String cannot fail.
-    let _ = write!(text, "\n{head}{object}\n{place}{}\n", wrap(&printable(&found.finding.message), look.width));
+    writeln!(out, "\n{head}{object}\n{place}{}", wrap(&printable(&found.finding.message), look.width))
 }
 
 /// Wraps at blanks and indents.
