@@ -4,6 +4,8 @@
 
 #![allow(missing_docs, unreachable_pub, clippy::pedantic, clippy::unwrap_used, dead_code, reason = "a measuring program")]
 
+#[path = "../locks/memory.rs"]
+mod memory;
 #[path = "../locks/results.rs"]
 mod results;
 
@@ -48,14 +50,10 @@ fn audit(file: &Path) -> (Duration, f64) {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let status = format!("/proc/{}/status", child.id());
     let mut peak = 0.0_f64;
     while child.try_wait().unwrap().is_none() {
         // The peak never falls, so that the last reading is it, but for the last millisecond.
-        let text = fs::read_to_string(&status).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
-        peak = peak.max(kib.unwrap_or(0.0) / 1024.0);
+        peak = peak.max(memory::of(child.id(), "VmHWM").unwrap_or(0.0));
         std::thread::sleep(Duration::from_millis(1));
     }
     let took = begun.elapsed();

@@ -7,6 +7,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::pedantic, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "bench code")]
 #![allow(dead_code, reason = "the tests' support has more than is needed here")]
 
+mod memory;
 #[path = "../../tests/cluster/support/plane.rs"]
 mod plane;
 mod program;

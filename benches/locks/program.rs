@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::plane::Plane;
+use crate::{memory, plane::Plane};
 
 /// Which program.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,9 +104,7 @@ impl Program {
 
     /// A line of /proc/PID/status, in MiB.
     pub fn memory(&self, field: &str) -> f64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|l| l.starts_with(field)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+        memory::of(self.child.id(), field).unwrap()
     }
 
     /// CPU time used so far, user and system, in seconds.

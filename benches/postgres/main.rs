@@ -13,6 +13,8 @@
 )]
 
 mod latency;
+#[path = "../locks/memory.rs"]
+mod memory;
 #[path = "../../tests/cluster/support/plane.rs"]
 mod plane;
 #[path = "../locks/program.rs"]

@@ -56,9 +56,12 @@ impl Elector {
     }
 
     async fn write(&self, spec: LeaseSpec) -> kube::Result<Lease> {
-        let labels = BTreeMap::from([(OPERATOR_ELECTION_LABEL.to_owned(), "true".to_owned())]);
-        let metadata = ObjectMeta { name: Some(self.name.clone()), labels: Some(labels), ..ObjectMeta::default() };
-        let next = Lease { spec: Some(spec), ..self.last.clone().unwrap_or(Lease { metadata, spec: None }) };
+        let first = || {
+            let labels = BTreeMap::from([(OPERATOR_ELECTION_LABEL.to_owned(), "true".to_owned())]);
+            let metadata = ObjectMeta { name: Some(self.name.clone()), labels: Some(labels), ..ObjectMeta::default() };
+            Lease { metadata, spec: None }
+        };
+        let next = Lease { spec: Some(spec), ..self.last.clone().unwrap_or_else(first) };
         match &self.last {
             // The resourceVersion that was read makes this a compare-and-swap.
             Some(_) => self.api.replace(&self.name, &PostParams::default(), &next).await,

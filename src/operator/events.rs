@@ -86,7 +86,7 @@ impl Announcer {
         let namespace = object.namespace().unwrap_or_default();
         let uid = object.uid().unwrap_or_default();
         for announcement in announcements.into_iter().flat_map(|a| [self.unrest(&uid, &a), Some(a)]).flatten() {
-            tracing::info!(object = %format_args!("{namespace}/{}", object.name_any()), reason = announcement.reason, "{}", printable(&announcement.note));
+            log(object, &announcement);
             if !self.may(&uid) {
                 tracing::info!(object = %format_args!("{namespace}/{}", object.name_any()), "more than {BURST} Events a minute: this one is only logged");
                 continue;
@@ -113,7 +113,7 @@ impl Announcer {
         event.metadata.generate_name = None;
         match Api::<Event>::namespaced(self.client.clone(), &namespace).create(&PostParams::default(), &event).await {
             Ok(_) => {
-                tracing::info!(object = %format_args!("{namespace}/{}", object.name_any()), reason = announcement.reason, "{}", printable(&announcement.note));
+                log(object, announcement);
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
@@ -170,6 +170,11 @@ impl Announcer {
             ..Default::default()
         }
     }
+}
+
+fn log<K: ResourceExt>(object: &K, announcement: &Announcement) {
+    let namespace = object.namespace().unwrap_or_default();
+    tracing::info!(object = %format_args!("{namespace}/{}", object.name_any()), reason = announcement.reason, "{}", printable(&announcement.note));
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     api::{FencedLock, FencedLockStatus, Identity, WriteBoundary},
     apiserver,
-    audit::{boundary::Evidence, conditions::Activation, owner::PodRead},
+    audit::{boundary::Evidence, conditions::Activation, inventory::leases::NODE_LEASES, owner::PodRead},
     boundary::{self, Backend},
     epoch::{
         grant::{Grant, LeaseRead, Standing},
@@ -80,9 +80,6 @@ pub(super) async fn gather(unit: &Unit, lock: Arc<FencedLock>, freshness: Freshn
         lock,
     })
 }
-
-/// The namespace of the kubelets' heartbeats, which no watch of ours delivers.
-pub(super) const NODE_LEASES: &str = "kube-node-lease";
 
 async fn read_lease(unit: &Unit, key: &Key, lock: &FencedLock, freshness: Freshness) -> Result<LeaseRead, Error> {
     let Some(lease) = &lock.spec.coordinator.lease else {

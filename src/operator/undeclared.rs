@@ -4,7 +4,7 @@
 //! [`Undeclared`] keeps what the watch of the Leases delivers; [`tell`] writes the Events. What is a lock is [`crate::audit::inventory::leases`]' to say.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -34,8 +34,6 @@ pub(super) struct Undeclared(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     seen: BTreeMap<Key, Candidate>,
-    /// Those that a listing under way has named so far.
-    listed: Option<BTreeSet<Key>>,
 }
 
 #[derive(Debug)]
@@ -43,6 +41,8 @@ struct Candidate {
     since: Instant,
     excused_until: Option<Timestamp>,
     is_told: bool,
+    /// Named in the listing that is under way.
+    listed: bool,
 }
 
 impl Candidate {
@@ -56,19 +56,17 @@ impl Undeclared {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A Lease is as it is delivered. `is_listed`: in a listing.
-    pub(super) fn delivered(&self, lease: &ThinLease, is_listed: bool, now: Instant) {
+    /// A Lease is as it is delivered.
+    pub(super) fn delivered(&self, lease: &ThinLease, now: Instant) {
         let key = key_of(lease);
         self.locked(|inner| {
             if !lease.is_lock {
                 inner.seen.remove(&key);
                 return;
             }
-            if is_listed && let Some(listed) = &mut inner.listed {
-                listed.insert(key.clone());
-            }
-            let new = Candidate { since: now, excused_until: None, is_told: false };
-            inner.seen.entry(key).or_insert(new).excused_until = lease.excused_until;
+            let new = Candidate { since: now, excused_until: None, is_told: false, listed: true };
+            let seen = inner.seen.entry(key).or_insert(new);
+            (seen.excused_until, seen.listed) = (lease.excused_until, true);
         });
     }
 
@@ -79,16 +77,12 @@ impl Undeclared {
 
     /// A listing begins.
     pub(super) fn listing_begins(&self) {
-        self.locked(|inner| inner.listed = Some(BTreeSet::new()));
+        self.locked(|inner| inner.seen.values_mut().for_each(|seen| seen.listed = false));
     }
 
     /// A listing ended: what it did not name is gone.
     pub(super) fn listing_ended(&self) {
-        self.locked(|inner| {
-            if let Some(listed) = inner.listed.take() {
-                inner.seen.retain(|key, _| listed.contains(key));
-            }
-        });
+        self.locked(|inner| inner.seen.retain(|_, seen| seen.listed));
     }
 
     /// How many are not declared, and nobody answers for.
@@ -172,17 +166,17 @@ mod tests {
         let (all, start, now) = (Undeclared::default(), Instant::now(), Timestamp::UNIX_EPOCH);
         let nobody = |_: &Key| false;
         for name in ["a", "b", "c"] {
-            all.delivered(&lease(name, &json!({})), false, start);
+            all.delivered(&lease(name, &json!({})), start);
         }
         assert_eq!(all.count(now, nobody), 3);
         assert_eq!(all.count(now, |seen| *seen == key("a")), 2);
-        all.delivered(&lease("b", &json!({"fencedlock.dev/suppress.unclassified-lease": "until 1970-01-02: why"})), false, start);
+        all.delivered(&lease("b", &json!({"fencedlock.dev/suppress.unclassified-lease": "until 1970-01-02: why"})), start);
         assert_eq!(all.count(now, nobody), 2);
         assert_eq!(all.count(now + Duration::from_hours(72), nobody), 3, "the suppression ended");
         all.gone(&key("c"));
         assert_eq!(all.count(now, nobody), 1);
         all.listing_begins();
-        all.delivered(&lease("b", &json!({})), true, start);
+        all.delivered(&lease("b", &json!({})), start);
         all.listing_ended();
         assert_eq!(all.count(now, nobody), 1);
         assert_eq!(all.due(now, start + Duration::from_secs(1), nobody), [key("b")], "the listing did not name a");
@@ -193,7 +187,7 @@ mod tests {
         let (all, start, now) = (Undeclared::default(), Instant::now(), Timestamp::UNIX_EPOCH);
         let nobody = |_: &Key| false;
         for number in 0..PER_ROUND + 3 {
-            all.delivered(&lease(&format!("lease-{number:03}"), &json!({})), false, start);
+            all.delivered(&lease(&format!("lease-{number:03}"), &json!({})), start);
         }
         assert_eq!(all.due(now, start, nobody), Vec::<Key>::new(), "whoever installs it may still declare it");
         let later = start + Duration::from_mins(1);
@@ -203,7 +197,7 @@ mod tests {
             all.told(key);
         }
         // A renewal is no news.
-        all.delivered(&lease("lease-000", &json!({})), false, later);
+        all.delivered(&lease("lease-000", &json!({})), later);
         let second = all.due(now, later, nobody);
         assert_eq!(second.len(), 3);
         for key in &second {

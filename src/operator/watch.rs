@@ -26,13 +26,13 @@ use tokio::sync::watch::Sender;
 use super::{
     error::Step,
     follow::{Followed, Key},
-    gather::NODE_LEASES,
     thin::ThinLease,
     unit::{Guarded, PodSeen, Unit, Unseen, WatchState, key_of, settled},
 };
 use crate::{
     api::{FencedLock, WriteBoundary},
     apiserver,
+    audit::inventory::leases::NODE_LEASES,
 };
 
 fn api<K>(unit: &Unit) -> Api<K>
@@ -288,8 +288,7 @@ pub(super) async fn leases(unit: Arc<Unit>) {
         "leases.coordination.k8s.io",
         |event| {
             match &event {
-                Event::Apply(lease) => unit.undeclared.delivered(lease, false, Instant::now()),
-                Event::InitApply(lease) => unit.undeclared.delivered(lease, true, Instant::now()),
+                Event::Apply(lease) | Event::InitApply(lease) => unit.undeclared.delivered(lease, Instant::now()),
                 Event::Delete(lease) => unit.undeclared.gone(&key_of(lease)),
                 Event::Init => unit.undeclared.listing_begins(),
                 Event::InitDone => unit.undeclared.listing_ended(),

@@ -33,15 +33,10 @@ use serde_json::{Value, json};
 
 /// An account that may audit one namespace, or with `whole` the cluster, by the chart's own ClusterRole.
 fn auditor(lab: &Lab, whole: bool) -> std::path::PathBuf {
-    lab.kubeconfig_of(if whole { "auditor" } else { "namespace-auditor" }, || {
-        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/fencedlock");
-        let role = Command::new(tool("helm"))
-            .args(["template", &lab.namespace, chart, "--show-only", "templates/audit-role.yaml"])
-            .output()
-            .unwrap();
-        assert!(role.status.success(), "{}", String::from_utf8_lossy(&role.stderr));
-        lab.plane.kubectl(&["apply", "-f", "-"], &String::from_utf8(role.stdout).unwrap());
-        let (account, namespace) = (if whole { "auditor" } else { "namespace-auditor" }, &lab.namespace);
+    let account = if whole { "auditor" } else { "namespace-auditor" };
+    lab.kubeconfig_of(account, || {
+        lab.apply_templates(&lab.namespace, &["audit-role"], &[]);
+        let namespace = &lab.namespace;
         lab.plane.kubectl(&["create", "serviceaccount", account, "-n", namespace], "");
         let (role, user) = (format!("--clusterrole={namespace}-audit"), format!("--serviceaccount={namespace}:{account}"));
         let binding = format!("{namespace}-{account}");

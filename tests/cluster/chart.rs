@@ -1,19 +1,13 @@
 //! The chart: what it renders is valid for a real API server, its values are checked, its roles and admission policies let
 //! through and refuse whom they should.
 
-use std::{
-    path::Path,
-    process::{Command, Output},
+use std::path::Path;
+
+use crate::support::{
+    Lab,
+    lab::{CHART, LIMIT, helm},
 };
-
-use crate::support::{Lab, lab::LIMIT, plane::tool};
 use serde_json::{Value, json};
-
-const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/fencedlock");
-
-fn helm(args: &[&str]) -> Output {
-    Command::new(tool("helm")).args(args).output().unwrap()
-}
 
 /// What the chart renders with these values.
 fn render(release: &str, namespace: &str, values: &Value) -> Result<String, String> {

@@ -93,14 +93,12 @@ pub fn object(value: &Value, place: &Place, default_namespace: &Arc<str>) -> Opt
         let finding = rule::UNREADABLE_DOCUMENT.finds("", message);
         Some(Kept::Wrong(Box::new(Located { object: id.clone(), place: place.clone(), finding, excused: None })))
     };
-    let is_text = |pointer: &str| value.pointer(pointer).is_none_or(|value| value.is_string() || value.is_null());
+    let is_text = |field: &&str| value["metadata"].get(field).is_none_or(|value| value.is_string() || value.is_null());
+    let not_text = ["name", "namespace"].into_iter().find(|field| !is_text(field));
     match kind {
         _ if (group, version) != (GROUP, VERSION) => wrong(format!("apiVersion: is {api_version:?}, must be {GROUP}/{VERSION}")),
-        _ if !is_text("/metadata/name") => {
-            wrong("metadata.name: must be text; YAML reads a bare y, yes, no or number as something else: quote it".into())
-        }
-        _ if !is_text("/metadata/namespace") => {
-            wrong("metadata.namespace: must be text; YAML reads a bare y, yes, no or number as something else: quote it".into())
+        _ if let Some(field) = not_text => {
+            wrong(format!("metadata.{field}: must be text; YAML reads a bare y, yes, no or number as something else: quote it"))
         }
         "FencedLock" | "WriteBoundary" if id.name.is_empty() => wrong("metadata.name: is required".into()),
         "FencedLock" => Some(Kept::Lock(Box::new(declared::<FencedLock, _>(value, id, place, rules::lock::about_field)))),

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::{Timestamp, civil, tz};
 use serde_json::Value;
 
-use super::{Form, FoundLock, rights::NODE_LEASES};
+use super::{Form, FoundLock};
 use crate::{
     api::{OPERATOR_ELECTION_LABEL, conditions::shorten},
     audit::{
@@ -28,6 +28,8 @@ pub struct LeaseSeen {
     pub(super) wrong: Vec<Finding>,
 }
 
+/// The namespace of the kubelets' heartbeats, which no watch of the operator delivers.
+pub const NODE_LEASES: &str = "kube-node-lease";
 /// The label by which API servers mark the Leases that stand for themselves.
 const IDENTITY_LABEL: &str = "apiserver.kubernetes.io/identity";
 

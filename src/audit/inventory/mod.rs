@@ -153,11 +153,16 @@ impl Declarations {
         }
     }
 
+    /// Whether a FencedLock is on this Lease.
+    pub fn has_lease(&self, namespace: &Arc<str>, lease: &str) -> bool {
+        self.leases.contains(&(namespace.clone(), lease.to_owned()))
+    }
+
     fn has(&self, found: &FoundLock) -> bool {
         let Id { kind, namespace, name } = &found.object;
         let on_lease = match &found.form {
-            Form::Election { lease: Some(lease), namespace, .. } => self.leases.contains(&(namespace.clone(), lease.clone())),
-            Form::Lease { .. } => self.leases.contains(&(namespace.clone(), name.to_string())),
+            Form::Election { lease: Some(lease), namespace, .. } => self.has_lease(namespace, lease),
+            Form::Lease { .. } => self.has_lease(namespace, name),
             _ => false,
         };
         on_lease || self.workloads.contains(&(namespace.to_string(), kind.to_ascii_lowercase(), name.to_string()))

@@ -9,6 +9,7 @@ use std::{
 
 use serde_json::Value;
 
+use super::leases::NODE_LEASES;
 use crate::audit::assess::Id;
 
 /// A role, by whether it is a ClusterRole, its namespace and its name.
@@ -42,9 +43,6 @@ pub struct Binding {
     namespace: Option<Arc<str>>,
     accounts: Vec<Account>,
 }
-
-/// The namespace of the nodes' heartbeats.
-pub(super) const NODE_LEASES: &str = "kube-node-lease";
 
 pub(super) fn rights(value: &Value, id: &Id) -> Option<Rights> {
     let mut names = BTreeSet::new();

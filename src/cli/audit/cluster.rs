@@ -2,7 +2,6 @@
 //! read is an error, because a lock that was not seen was not judged. A cluster that knows no FencedLocks declares none: its Leases are found all the same.
 
 use std::{
-    collections::HashSet,
     io::{self, Write},
     sync::Arc,
 };
@@ -24,7 +23,7 @@ use crate::{
             judge::Look,
             read::{self, Kept},
         },
-        inventory::Fact,
+        inventory::{Declarations, Fact},
     },
     cli::{Failure, cluster, runtime},
 };
@@ -35,7 +34,7 @@ const PAGE: u32 = 500;
 pub(super) fn gather(context: Option<&String>, namespace: Option<&String>, all: bool) -> Result<Look, Failure> {
     runtime()?.block_on(async {
         let (client, namespace) = cluster::connect(context, namespace).await?;
-        let mut scope = Scope { client, namespace: (!all).then_some(namespace), declared: HashSet::new() };
+        let mut scope = Scope { client, namespace: (!all).then_some(namespace), declared: Declarations::default() };
         let bar = ProgressBar::new_spinner()
             .with_style(ProgressStyle::with_template("{spinner} {msg}: {pos}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
         let mut look = Look::default();
@@ -52,8 +51,8 @@ struct Scope {
     client: Client,
     /// `None` for all.
     namespace: Option<String>,
-    /// Namespaces and names of the Leases of declared locks.
-    declared: HashSet<(String, String)>,
+    /// The locks that were read.
+    declared: Declarations,
 }
 
 impl Scope {
@@ -86,11 +85,11 @@ impl Scope {
                 Err(error) => return Err(self.failed(what, &error)),
             };
             for object in page.items {
-                if let Some(lease) = object.data.pointer("/spec/coordinator/lease/name").and_then(Value::as_str) {
-                    self.declared.insert((object.namespace().unwrap_or_default(), lease.to_owned()));
-                }
                 let object = typed::<K>(object);
                 if let Some(kept) = read::object(&object, &Place::default(), &nowhere) {
+                    if let Kept::Lock(lock) = &kept {
+                        self.declared.add(&lock.id.namespace, lock.lease.as_deref(), None);
+                    }
                     look.add(self.with_owner(kept).await);
                 }
                 bar.inc(1);
@@ -108,7 +107,7 @@ impl Scope {
             && let Fact::Lease(lease) = fact.as_mut()
             && lease.owner.is_none()
             && !lease.pod().is_empty()
-            && !self.declared.contains(&(lease.id().namespace.to_string(), lease.id().name.to_string()))
+            && !self.declared.has_lease(&lease.id().namespace, &lease.id().name)
         {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), &lease.id().namespace);
             lease.owner = pods.get_metadata_opt(lease.pod()).await.ok().flatten().and_then(|pod| owner(&pod));

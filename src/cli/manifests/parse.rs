@@ -72,14 +72,21 @@ fn count_lines(bytes: &[u8]) -> u32 {
 
 /// JSON, one document after the other; `None` when it is something else.
 fn json(text: &str, start: u32) -> Option<Vec<Parsed>> {
-    let line_of = |part: &str| start + count_lines(&text.as_bytes()[..part.as_ptr() as usize - text.as_ptr() as usize]);
+    // The parts come in their order, so that every line is counted once.
+    let (mut counted, mut line) = (0, start);
+    let mut line_of = |part: &str| {
+        let at = part.as_ptr() as usize - text.as_ptr() as usize;
+        line += count_lines(&text.as_bytes()[counted..at]);
+        counted = at;
+        line
+    };
     let mut parsed = Vec::new();
     for raw in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
         let raw = raw.ok()?;
         if let Ok(list) = serde_json::from_str::<RawItems<'_>>(raw.get())
-            && is_list(&serde_json::from_str(raw.get()).ok()?)
+            && let kind = serde_json::from_str(raw.get()).ok()?
+            && is_list(&kind)
         {
-            let kind: Kind = serde_json::from_str(raw.get()).ok()?;
             for item in list.items {
                 item_of(&kind, line_of(item.get()), serde_json::from_str(item.get()).ok()?, &mut parsed);
             }
@@ -91,7 +98,7 @@ fn json(text: &str, start: u32) -> Option<Vec<Parsed>> {
 }
 
 /// What the parts of a List have in common; a part of a large one has no kind.
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct Kind {
     kind: Option<String>,
     #[serde(rename = "apiVersion")]

@@ -3,7 +3,7 @@
 use std::{
     net::{SocketAddr, TcpListener},
     path::PathBuf,
-    process::Command,
+    process::{Command, Output},
     sync::{Arc, atomic::AtomicU64, atomic::Ordering},
     time::Duration,
 };
@@ -70,6 +70,14 @@ impl Drop for Running {
     }
 }
 
+/// The chart.
+pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/fencedlock");
+
+/// Runs Helm.
+pub fn helm(args: &[&str]) -> Output {
+    Command::new(tool("helm")).args(args).output().unwrap()
+}
+
 /// An admin's client of a control plane.
 pub async fn admin(plane: &Plane) -> Client {
     // With RUST_LOG set, a failing test shows what the operator did.
@@ -101,17 +109,20 @@ impl Lab {
         Api::<k8s_openapi::api::core::v1::Namespace>::all(self.admin.clone()).create(&PostParams::default(), &namespace).await.unwrap();
     }
 
-    /// Installs the chart's ServiceAccount and roles, for the given namespaces.
-    pub fn install_chart(&self, namespaces: &[&str]) {
-        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/fencedlock");
-        let output = Command::new(tool("helm"))
-            .args(["template", "fencedlock", chart, "--namespace", &self.namespace])
-            .args(["--set", &format!("namespaces={{{}}}", namespaces.join(","))])
-            .args(["--show-only", "templates/serviceaccount.yaml", "--show-only", "templates/rbac.yaml"])
-            .output()
-            .unwrap();
+    /// Applies some of the chart's templates, as a release of this name.
+    pub fn apply_templates(&self, release: &str, templates: &[&str], more: &[&str]) {
+        let files: Vec<_> = templates.iter().map(|template| format!("templates/{template}.yaml")).collect();
+        let shown = files.iter().flat_map(|file| ["--show-only", file.as_str()]);
+        let args = ["template", release, CHART, "--namespace", &self.namespace].into_iter().chain(shown).chain(more.iter().copied());
+        let output = helm(&args.collect::<Vec<_>>());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         self.plane.kubectl(&["apply", "-f", "-"], &String::from_utf8(output.stdout).unwrap());
+    }
+
+    /// Installs the chart's ServiceAccount and roles, for the given namespaces.
+    pub fn install_chart(&self, namespaces: &[&str]) {
+        let namespaces = format!("namespaces={{{}}}", namespaces.join(","));
+        self.apply_templates("fencedlock", &["serviceaccount", "rbac"], &["--set", &namespaces]);
     }
 
     /// The user name of the operator of this lab.

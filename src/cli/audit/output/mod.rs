@@ -73,30 +73,24 @@ pub(super) fn check(outputs: &[Output]) -> Result<(), Failure> {
 pub(super) fn all(outputs: &[Output], result: &Assessment, ways: &Ways) -> Result<(), Failure> {
     let usual = [Output { format: Format::Table, file: None }];
     for output in if outputs.is_empty() { &usual } else { outputs } {
-        let failed = |file: &PathBuf, error: &io::Error| Failure::Other(format!("--output: {}: {error}", file.display()));
-        match &output.file {
-            None => print(output, &mut BufWriter::new(anstream::stdout()), result, ways)?,
-            Some(file) => {
-                let mut out = BufWriter::new(File::create(file).map_err(|error| failed(file, &error))?);
-                print(output, &mut out, result, ways)?;
-            }
-        }
+        let named = |error: io::Error| match &output.file {
+            Some(file) => Failure::Other(format!("--output: {}: {error}", file.display())),
+            None => error.into(),
+        };
+        let place: Box<dyn Write> = match &output.file {
+            Some(file) => Box::new(File::create(file).map_err(named)?),
+            None => Box::new(anstream::stdout()),
+        };
+        let mut out = BufWriter::new(place);
+        let written = match output.format {
+            Format::Table => table::write(&mut out, result, &table::Look::new(output.file.is_none())),
+            Format::Json => writeln!(out, "{}", json::render(result, ways)?),
+            Format::Sarif => writeln!(out, "{}", sarif::render(result)?),
+            Format::JUnit => writeln!(out, "{}", junit::render(result)?.trim_end()),
+        };
+        written.and_then(|()| out.flush()).map_err(named)?;
     }
     Ok(())
-}
-
-fn print(output: &Output, out: &mut impl Write, result: &Assessment, ways: &Ways) -> Result<(), Failure> {
-    let text = match output.format {
-        Format::Table => {
-            table::write(out, result, &table::Look::new(output.file.is_none()))?;
-            return Ok(out.flush()?);
-        }
-        Format::Json => json::render(result, ways)?,
-        Format::Sarif => sarif::render(result)?,
-        Format::JUnit => junit::render(result)?,
-    };
-    writeln!(out, "{}", text.trim_end())?;
-    Ok(out.flush()?)
 }
 
 /// The findings that count.
