@@ -9,7 +9,9 @@ use sqlparser::{
         OnConflictAction, OnInsert, SetExpr, Statement as Sql, TableFactor, TableObject, Update, Value, visit_expressions, visit_relations,
     },
     dialect::PostgreSqlDialect,
+    keywords::Keyword,
     parser::Parser,
+    tokenizer::{Token, TokenWithSpan, Tokenizer},
 };
 
 use crate::api::{ConditionalUpdate, PostgresTable, WritesPerEpoch};
@@ -87,8 +89,7 @@ impl From<String> for Refused {
 /// # Errors
 /// Says what is wrong with the statement and what to do.
 pub(super) fn parse(declared: &ConditionalUpdate, tables: &[PostgresTable], writes: WritesPerEpoch) -> Result<Statement, Refused> {
-    let mut statements =
-        Parser::parse_sql(&PostgreSqlDialect {}, &declared.statement).map_err(|error| format!("does not parse as PostgreSQL: {error}"))?;
+    let mut statements = parsed(&declared.statement)?;
     if statements.len() > 1 {
         return Err(if matches!(statements[0], Sql::Query(_)) {
             Refused::SelectThenUpdate
@@ -111,6 +112,45 @@ pub(super) fn parse(declared: &ConditionalUpdate, tables: &[PostgresTable], writ
         visit_relations(&sql, |name| if name.0.len() > 1 { ControlFlow::Break(name.to_string()) } else { ControlFlow::Continue(()) });
     statement.qualified = qualified.break_value();
     Ok(statement)
+}
+
+/// The most keywords and operators that a statement may have: each can be one level of what is built of them, which is walked by recursion. A
+/// statement that writes a hundred columns has no more.
+const MAX_DEPTH: usize = 1000;
+
+fn parsed(statement: &str) -> Result<Vec<Sql>, String> {
+    let failed = |error: &dyn fmt::Display| format!("does not parse as PostgreSQL: {error}");
+    let dialect = PostgreSqlDialect {};
+    let tokens = Tokenizer::new(&dialect, statement).tokenize_with_location().map_err(|error| failed(&error))?;
+    let nests = |token: &TokenWithSpan| match &token.token {
+        Token::Word(word) => word.keyword != Keyword::NoKeyword,
+        Token::Whitespace(_)
+        | Token::Comma
+        | Token::Period
+        | Token::LParen
+        | Token::RParen
+        | Token::Number(..)
+        | Token::SingleQuotedString(_)
+        | Token::Placeholder(_) => false,
+        _ => true,
+    };
+    let count = tokens.iter().filter(|token| nests(token)).count();
+    if count > MAX_DEPTH {
+        return Err(format!("has {count} keywords and operators, and at most {MAX_DEPTH} are read: declare a shorter statement"));
+    }
+    Parser::new(&dialect).with_tokens_with_locations(tokens).parse_statements().map_err(|error| failed(&error))
+}
+
+/// Whether a statement calls for an advisory lock.
+pub(super) fn takes_a_lock(statement: &str) -> bool {
+    let is_lock = |expression: &Expr| match expression {
+        Expr::Function(function) => parts(&function.name)
+            .and_then(|mut parts| parts.pop())
+            .is_some_and(|name| name.starts_with("pg_advisory_") || name.starts_with("pg_try_advisory_")),
+        _ => false,
+    };
+    let found = |sql: &Sql| visit_expressions(sql, |part| if is_lock(part) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
+    parsed(statement).is_ok_and(|statements| statements.iter().any(|sql| found(sql).is_break()))
 }
 
 /// An identifier as the server folds it.

@@ -1,7 +1,7 @@
 //! What the text of a declared statement already shows to be wrong, for the audit of manifests. Pure, and of the same parser that decides what is
 //! run: no database is asked, so that what the catalogue shows (types, rights, triggers) is not here.
 
-use super::statement::{Compares, Refused, parse};
+use super::statement::{Compares, Refused, parse, takes_a_lock};
 use crate::api::{ConditionalUpdate, PostgresTable, WritesPerEpoch};
 
 /// A mistake that can be read.
@@ -24,8 +24,7 @@ pub(crate) enum Mistake {
 /// The first mistake in a statement, with the end of a sentence that names its field.
 pub(crate) fn mistake(declared: &ConditionalUpdate, tables: &[PostgresTable], writes: WritesPerEpoch) -> Option<(Mistake, String)> {
     let say = |mistake, why: String| Some((mistake, why));
-    let text = declared.statement.to_ascii_lowercase();
-    if text.contains("pg_advisory") || text.contains("pg_try_advisory") {
+    if takes_a_lock(&declared.statement) {
         let why = "takes an advisory lock: a lock tells who may write and refuses no write; declare the statement that writes, with the comparison in it";
         return say(Mistake::Lock, why.into());
     }
@@ -99,6 +98,16 @@ mod tests {
             (format!("{set} AND last_fence = $3"), Once, Some(Mistake::NotProvable)),
             (format!("{set} AND last_fence::text < $3::text"), Once, Some(Mistake::NotProvable)),
             ("SELECT pg_advisory_xact_lock($1)".into(), Once, Some(Mistake::Lock)),
+            (format!("{set} AND last_fence < $3 AND pg_catalog.PG_TRY_advisory_lock(7)"), Once, Some(Mistake::Lock)),
+            (format!("{set} AND last_fence < $3 AND payload <> 'pg_advisory_lock'"), Once, None),
+            (format!("{set} AND last_fence < $3 OR true"), Once, Some(Mistake::NotProvable)),
+            (format!("{set} AND last_fence BETWEEN 0 AND $3"), Once, Some(Mistake::NotProvable)),
+            (format!("{set} AND last_fence < $3 + 1"), Once, Some(Mistake::NotProvable)),
+            (format!("{set} AND last_fence > $3"), Once, Some(Mistake::NotProvable)),
+            (format!("{set} AND last_fence < $3; UPDATE report SET payload = $2"), Once, Some(Mistake::NotProvable)),
+            ("DELETE FROM report WHERE id = $1".into(), Once, Some(Mistake::NotProvable)),
+            (format!("{set} AND last_fence < $3{}", " AND true".repeat(480)), Once, None),
+            (format!("{set} AND last_fence < $3{}", " AND true".repeat(600)), Once, Some(Mistake::NotProvable)),
             ("UPDAT report".into(), Once, Some(Mistake::NotProvable)),
         ] {
             assert_eq!(of(&statement, writes), expected, "{statement}");
