@@ -21,12 +21,23 @@ pub const VERSION: u32 = 1;
 pub struct Baseline {
     /// The version of this form.
     pub version: u32,
-    /// The class of each lock, by `namespace/name`.
+    /// The locks, by `namespace/name`.
     #[serde(default)]
-    pub locks: BTreeMap<String, LockClass>,
+    pub locks: BTreeMap<String, KnownLock>,
     /// The findings.
     #[serde(default)]
     pub findings: BTreeSet<Known>,
+}
+
+/// A lock, as it was declared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownLock {
+    /// Its class.
+    pub class: LockClass,
+    /// Its Lease, by which it is known again under another name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<String>,
 }
 
 /// A finding, without what changes when nothing has changed.
@@ -51,7 +62,7 @@ impl Known {
 
 impl Baseline {
     /// What is known now.
-    pub fn new<'a>(locks: impl Iterator<Item = (String, LockClass)>, findings: impl Iterator<Item = &'a Located>) -> Self {
+    pub fn new<'a>(locks: impl Iterator<Item = (String, KnownLock)>, findings: impl Iterator<Item = &'a Located>) -> Self {
         // A suppression answers for itself, and ends by itself.
         let counted = findings.filter(|found| !matches!(found.excused, Some(Excuse::Suppressed { .. })));
         // Who accepts a baseline has not agreed to a downgrade: it would be gone from the next one.
@@ -72,8 +83,17 @@ impl Baseline {
         gone.len()
     }
 
-    /// Whether a lock was correctness-critical.
-    pub fn was_critical(&self, namespace: &str, name: &str) -> bool {
-        self.locks.get(&format!("{namespace}/{name}")) == Some(&LockClass::CorrectnessCritical)
+    /// Whether a lock was correctness-critical, under this name or, on the same Lease, under another one.
+    pub fn was_critical(&self, namespace: &str, name: &str, lease: Option<&str>) -> bool {
+        self.critical().any(|(of, was, on)| of == namespace && (was == name || lease.is_some() && lease == on))
+    }
+
+    /// The correctness-critical locks: namespace, name, Lease.
+    pub fn critical(&self) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
+        let critical = self.locks.iter().filter(|(_, lock)| lock.class == LockClass::CorrectnessCritical);
+        critical.filter_map(|(id, lock)| {
+            let (namespace, name) = id.split_once('/')?;
+            Some((namespace, name, lock.lease.as_deref()))
+        })
     }
 }

@@ -14,6 +14,7 @@ use k8s_openapi::jiff::{Timestamp, civil::Date, tz::TimeZone};
 use serde_json::{Map, Value};
 
 use super::rules::{Finding, Rule, catalogue};
+use crate::api::conditions::shorten;
 
 /// The annotation's name, before the rule's id.
 pub const PREFIX: &str = "fencedlock.dev/suppress.";
@@ -44,10 +45,16 @@ pub fn read(annotations: Option<&Map<String, Value>>) -> (Vec<Suppression>, Vec<
 
 fn one(id: &str, value: &Value) -> Result<Suppression, String> {
     let rule = catalogue::by_id(id).ok_or_else(|| format!("there is no rule {id:?}: fencedlock audit --explain lists them"))?;
+    if catalogue::needs_a_decision(rule) {
+        return Err(format!("no annotation answers for {id}: fencedlock audit --explain {id}"));
+    }
     let wanted = "write \"until 2027-03-31: why\"; a suppression has a reason and an end";
     let text = value.as_str().ok_or(wanted)?;
     let (date, reason) = text.trim().strip_prefix("until ").and_then(|rest| rest.split_once(':')).ok_or(wanted)?;
-    let date = Date::from_str(date.trim()).map_err(|_| format!("{:?} is no date: {wanted}", date.trim()))?;
+    let date = date.trim();
+    // A time of day would be cut off, and a number without dashes is easily a typing error.
+    let written = Date::from_str(date).ok().filter(|read| read.to_string() == date);
+    let date = written.ok_or_else(|| format!("{:?} is no date: {wanted}", shorten(date, 64)))?;
     let reason = reason.trim();
     if reason.is_empty() {
         return Err(wanted.into());
@@ -76,7 +83,11 @@ mod tests {
             ("fencedlock.dev/suppress.unfenced-singleton", "until 2027-03-31:"),
             ("fencedlock.dev/suppress.unfenced-singleton", "until 2027-02-30: why"),
             ("fencedlock.dev/suppress.unfenced-singleton", "until 9999-12-31: why"),
+            ("fencedlock.dev/suppress.unfenced-singleton", "until 20270331: why"),
+            ("fencedlock.dev/suppress.unfenced-singleton", "until 2027-03-31T10: why"),
             ("fencedlock.dev/suppress.unfenced-singelton", "until 2027-03-31: why"),
+            ("fencedlock.dev/suppress.class-downgraded", "until 2027-03-31: why"),
+            ("fencedlock.dev/suppress.unclassified-lock", "until 2027-03-31: why"),
         ] {
             let (read, wrong) = of(name, value);
             assert!(read.is_empty() && wrong.len() == 1, "{value}");

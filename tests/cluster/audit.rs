@@ -156,6 +156,11 @@ async fn leases_that_nobody_declared_are_found_in_the_cluster() {
     );
     let whole = audit(&auditor(&lab, true), &["-A", "-o", "json", "--fail-on", "never"]);
     assert_eq!(whole.status.code(), Some(0), "{}", String::from_utf8_lossy(&whole.stderr));
+    // A wrong name is no empty namespace. Who may not look at namespaces is refused their Leases.
+    let nowhere = audit(&auditor(&lab, true), &["-n", "nowhere"]);
+    let said = String::from_utf8(nowhere.stderr).unwrap();
+    assert_eq!((nowhere.status.code(), &*said), (Some(2), "fencedlock: there is no namespace \"nowhere\" in this cluster\n"));
+    assert_eq!(audit(&kubeconfig, &["-n", "nowhere"]).status.code(), Some(2));
     let elsewhere = audit(&kubeconfig, &["--context", "nowhere"]);
     assert_eq!(elsewhere.status.code(), Some(2));
     assert!(String::from_utf8(elsewhere.stderr).unwrap().contains("nowhere"));

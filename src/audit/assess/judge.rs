@@ -4,7 +4,7 @@
 //! Start with [`Look`].
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
     sync::Arc,
 };
 
@@ -12,7 +12,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     Excuse, Id, Located, Place,
-    read::{BoundaryObject, Declared, Kept, LockObject},
+    read::{BoundaryObject, Declared, Kept, LockObject, Object},
 };
 use crate::{
     api::{
@@ -55,6 +55,8 @@ pub struct JudgedLock {
     pub place: Place,
     /// Its class, when it can be read.
     pub class: Option<LockClass>,
+    /// Its Lease, if it has one.
+    pub lease: Option<String>,
     /// What is said about it.
     pub judged: verdict::Judgement,
 }
@@ -72,6 +74,8 @@ pub struct Assessment {
     pub classified: usize,
     /// How many findings of the baseline are gone.
     pub gone: usize,
+    /// How many findings are not here because their rules are switched off.
+    pub off: usize,
 }
 
 type Name = (Arc<str>, Arc<str>);
@@ -86,11 +90,12 @@ pub struct Look {
 }
 
 impl Look {
-    /// Takes what was kept of an object. Of two of one name the last one counts.
+    /// Takes what was kept of an object. Of two locks of one name a correctness-critical one counts, of other objects the last one.
     pub fn add(&mut self, kept: Kept) {
+        let is_critical = |lock: &LockObject| lock.spec.class == LockClass::CorrectnessCritical;
         match kept {
-            Kept::Lock(lock) => declare(&mut self.locks, lock, &mut self.findings),
-            Kept::Boundary(boundary) => declare(&mut self.boundaries, boundary, &mut self.findings),
+            Kept::Lock(lock) => declare(&mut self.locks, lock, is_critical, &mut self.findings),
+            Kept::Boundary(boundary) => declare(&mut self.boundaries, boundary, |_| false, &mut self.findings),
             Kept::Fact(fact) => self.inventory.add(*fact),
             Kept::Wrong(found) => self.findings.push(*found),
         }
@@ -107,6 +112,7 @@ impl Look {
             one_boundary(name, boundary, &known, ways, &mut result.findings);
         }
         let mut declared = Declarations::default();
+        result.findings.extend(ways.baseline.iter().flat_map(|baseline| gone(baseline, &self.locks)));
         for ((namespace, _), lock) in &self.locks {
             declared.add(namespace, lock.lease.as_deref(), lock.workloads.as_deref());
         }
@@ -118,7 +124,9 @@ impl Look {
             say(&mut result.findings, &lock.object, &lock.place, &lock.suppressions, ways.now, [lock.finding()]);
         }
         (result.unclassified, result.classified) = (found.unclassified, found.classified);
+        let all = result.findings.len();
         result.findings.retain_mut(|found| weigh(found, &ways.severities));
+        result.off = all - result.findings.len();
         result.gone = ways.baseline.as_ref().map_or(0, |baseline| baseline.excuse(&mut result.findings));
         result.findings.sort_by(|a, b| {
             (b.finding.severity, &a.place, &a.object, a.finding.rule.id).cmp(&(a.finding.severity, &b.place, &b.object, b.finding.rule.id))
@@ -139,12 +147,54 @@ fn weigh(found: &mut Located, severities: &BTreeMap<String, Option<Severity>>) -
     }
 }
 
-fn declare<K>(all: &mut BTreeMap<Name, Box<Declared<K>>>, declared: Box<Declared<K>>, findings: &mut Vec<Located>) {
+fn declare<Spec: PartialEq, Status>(
+    all: &mut BTreeMap<Name, Box<Declared<Object<Spec, Status>>>>,
+    declared: Box<Declared<Object<Spec, Status>>>,
+    stands: impl Fn(&Object<Spec, Status>) -> bool,
+    findings: &mut Vec<Located>,
+) {
     let (id, place) = (declared.id.clone(), declared.place.clone());
-    if let Some(first) = all.insert((id.namespace.clone(), id.name.clone()), declared) {
-        let message = format!("{id} is declared twice, first at {}:{}: the last one counts", first.place.file, first.place.line);
-        findings.push(Located { object: id, place, finding: rule::DECLARED_TWICE.finds("", message), excused: None });
+    match all.entry((id.namespace.clone(), id.name.clone())) {
+        Entry::Vacant(vacant) => drop(vacant.insert(declared)),
+        Entry::Occupied(mut first) => {
+            let (was, is) = (first.get().object.as_ref(), declared.object.as_ref());
+            let is_same = was.zip(is).is_some_and(|(was, is)| was.spec == is.spec);
+            let first_stands = was.is_some_and(&stands) && is.is_some_and(|is| !stands(is));
+            let counts = match (is_same, first_stands) {
+                (true, _) => "both say the same",
+                (false, true) => "the correctness-critical one is judged here",
+                (false, false) => "the last one is judged here",
+            };
+            let at = &first.get().place;
+            let message = format!("{id} is declared twice, first at {}:{}: {counts}", at.file, at.line);
+            let finding = rule::DECLARED_TWICE.finds(&*place.file, message);
+            let finding = if is_same { finding.at_most(Severity::Warning) } else { finding };
+            findings.push(Located { object: id, place, finding, excused: None });
+            if !first_stands {
+                first.insert(declared);
+            }
+        }
     }
+}
+
+/// The critical locks of a baseline that are not there any more, under their name or on their Lease.
+fn gone(baseline: &Baseline, locks: &BTreeMap<Name, Box<Declared<LockObject>>>) -> Vec<Located> {
+    let leases: HashSet<_> = locks.iter().filter_map(|((namespace, _), lock)| Some((&**namespace, lock.lease.as_deref()?))).collect();
+    let is_gone = |(namespace, name, lease): &(&str, &str, Option<&str>)| {
+        !locks.contains_key(&((*namespace).into(), (*name).into())) && lease.is_none_or(|lease| !leases.contains(&(*namespace, lease)))
+    };
+    let gone = baseline.critical().filter(is_gone);
+    gone.map(|(namespace, name, _)| {
+        let message = "the lock is CorrectnessCritical in the baseline and is not declared here. If its work is gone, write the baseline again in the same \
+                       change; if it was renamed or moved, look whether its new declaration has the class and the boundaries of the old one";
+        Located {
+            object: Id { kind: "FencedLock".into(), namespace: namespace.into(), name: name.into() },
+            place: Place::default(),
+            finding: rule::CRITICAL_LOCK_GONE.finds("", message),
+            excused: None,
+        }
+    })
+    .collect()
 }
 
 /// Adds findings about an object, those that somebody answers for with the reason. A suppression that has ended is a finding itself.
@@ -278,7 +328,13 @@ fn judge_boundary(boundary: &BoundaryObject, lock: &LockSide, ways: &Ways) -> bo
 fn one_lock(name: &Name, read: &Declared<LockObject>, known: &Known<'_>, ways: &Ways, result: &mut Assessment) {
     let Some(lock) = &read.object else {
         say(&mut result.findings, &read.id, &read.place, &read.suppressions, ways.now, read.findings.iter().cloned());
-        result.locks.push(JudgedLock { id: read.id.clone(), place: read.place.clone(), class: None, judged: invalid(read) });
+        result.locks.push(JudgedLock {
+            id: read.id.clone(),
+            place: read.place.clone(),
+            class: None,
+            lease: read.lease.clone(),
+            judged: invalid(read),
+        });
         return;
     };
     let spec = &lock.spec;
@@ -315,13 +371,21 @@ fn one_lock(name: &Name, read: &Declared<LockObject>, known: &Known<'_>, ways: &
         specs: &specs,
         is_cluster: ways.is_cluster,
     }));
-    if spec.class == LockClass::EfficiencyOnly && ways.baseline.as_ref().is_some_and(|baseline| baseline.was_critical(&name.0, &name.1)) {
+    if spec.class == LockClass::EfficiencyOnly
+        && ways.baseline.as_ref().is_some_and(|baseline| baseline.was_critical(&name.0, &name.1, read.lease.as_deref()))
+    {
         let message = "the lock is CorrectnessCritical in the baseline and EfficiencyOnly here: two holders at once corrupt what they corrupted before. If the \
                        old class was wrong, write the baseline again in the same change, so that a reviewer sees both";
         findings.push(rule::CLASS_DOWNGRADED.finds("", message));
     }
     say(&mut result.findings, &read.id, &read.place, &read.suppressions, ways.now, findings);
-    result.locks.push(JudgedLock { id: read.id.clone(), place: read.place.clone(), class: Some(spec.class), judged });
+    result.locks.push(JudgedLock {
+        id: read.id.clone(),
+        place: read.place.clone(),
+        class: Some(spec.class),
+        lease: read.lease.clone(),
+        judged,
+    });
 }
 
 fn invalid(read: &Declared<LockObject>) -> verdict::Judgement {
@@ -404,17 +468,11 @@ fn one_boundary(name: &Name, read: &Declared<BoundaryObject>, known: &Known<'_>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::assess::read;
+    use crate::audit::{assess::read, baseline::KnownLock};
     use serde_json::{Value, json};
 
     fn rules(objects: &[Value]) -> (Verdict, Vec<&'static str>) {
-        let mut look = Look::default();
-        for object in objects {
-            look.add(read::object(object, &Place::default(), &"default".into()).unwrap());
-        }
-        let now = "2026-12-01T00:00:00Z".parse().unwrap();
-        let ways = Ways { now, soon: SignedDuration::from_hours(720), is_cluster: false, baseline: None, severities: BTreeMap::new() };
-        let result = look.judge(&ways);
+        let result = judged(objects, None);
         (result.locks[0].judged.verdict, result.findings.iter().map(|found| found.finding.rule.id).collect())
     }
 
@@ -454,6 +512,80 @@ mod tests {
             assert!(rules.contains(&rule), "{case}: {rule} is not among {rules:?}");
             assert!(!matches!(verdict, Verdict::Enforced | Verdict::RiskAccepted | Verdict::NotRequired), "{case}: {verdict:?}");
         }
+    }
+
+    fn ways(baseline: Option<Baseline>) -> Ways {
+        let now = "2026-12-01T00:00:00Z".parse().unwrap();
+        Ways { now, soon: SignedDuration::from_hours(720), is_cluster: false, baseline, severities: BTreeMap::new() }
+    }
+
+    fn judged(objects: &[Value], baseline: Option<Baseline>) -> Assessment {
+        let mut look = Look::default();
+        for object in objects {
+            look.add(read::object(object, &Place::default(), &"default".into()).unwrap());
+        }
+        look.judge(&ways(baseline))
+    }
+
+    fn with(mut object: Value, pointer: &str, value: impl Into<Value>) -> Value {
+        *object.pointer_mut(pointer).unwrap() = value.into();
+        object
+    }
+
+    /// Whichever comes last: a second declaration does not make a critical lock harmless.
+    #[test]
+    fn of_two_declarations_the_critical_one_stands() {
+        let critical = lock(&json!({"lease": {"name": "a"}}), &[]);
+        let harmless = with(critical.clone(), "/spec/class", "EfficiencyOnly");
+        for objects in [[critical.clone(), harmless.clone()], [harmless.clone(), critical.clone()]] {
+            let (verdict, rules) = rules(&objects);
+            assert_eq!((verdict, rules), (Verdict::Unenforced, vec!["critical-lock-without-boundary", "declared-twice"]));
+        }
+        let twice = judged(&[harmless.clone(), harmless], None);
+        assert_eq!(twice.findings.iter().map(|found| found.finding.severity).collect::<Vec<_>>(), [Severity::Warning]);
+    }
+
+    fn baseline_of(result: &Assessment) -> Baseline {
+        let known = |lock: &JudgedLock| KnownLock { class: lock.class.unwrap(), lease: lock.lease.clone() };
+        let locks = result.locks.iter().map(|lock| (format!("{}/{}", lock.id.namespace, lock.id.name), known(lock)));
+        Baseline::new(locks, result.findings.iter())
+    }
+
+    /// What counts, as rule and what it is about.
+    fn counted(result: &Assessment) -> Vec<(&str, &str)> {
+        let counted = result.findings.iter().filter(|found| found.excused.is_none());
+        counted.map(|found| (found.finding.rule.id, &*found.finding.about)).collect()
+    }
+
+    #[test]
+    fn a_baseline_excuses_what_it_knows_and_nothing_like_it() {
+        let lease = json!({"lease": {"name": "a"}});
+        let receiver = |name: &str| {
+            let receiver = boundary(&json!({"type": "External", "external": {"receiver": "smtp.example"}}));
+            with(receiver, "/metadata/name", name)
+        };
+        let before = judged(&[lock(&lease, &["b"]), receiver("b")], None);
+        let known = baseline_of(&before);
+        let same = judged(&[lock(&lease, &["b"]), receiver("b")], Some(known.clone()));
+        assert_eq!(counted(&same), []);
+        let another = judged(&[lock(&lease, &["b", "c"]), receiver("b"), receiver("c")], Some(known.clone()));
+        assert_eq!(counted(&another), [("receiver-cannot-enforce", "c")]);
+        let missing = judged(&[lock(&lease, &["b", "c"]), receiver("b")], Some(known));
+        assert_eq!(counted(&missing), [("boundary-missing", "c")]);
+    }
+
+    #[test]
+    fn a_critical_lock_of_the_baseline_is_known_by_its_name_and_its_lease() {
+        let critical = lock(&json!({"lease": {"name": "a"}}), &[]);
+        let known = baseline_of(&judged(std::slice::from_ref(&critical), None));
+        let harmless = with(critical.clone(), "/spec/class", "EfficiencyOnly");
+        let renamed = with(harmless.clone(), "/metadata/name", "z");
+        let elsewhere = with(renamed.clone(), "/spec/coordinator/lease/name", "z");
+        let of = |object: &Value| judged(std::slice::from_ref(object), Some(known.clone()));
+        assert_eq!(counted(&of(&harmless)), [("class-downgraded", "")]);
+        assert_eq!(counted(&of(&renamed)), [("class-downgraded", "")]);
+        assert_eq!(counted(&of(&elsewhere)), [("critical-lock-gone", "")]);
+        assert_eq!(counted(&of(&critical)), []);
     }
 
     /// H04: who answers for repeated mails answers for a risk. Nothing is enforced, and once it has ended the finding is back.

@@ -12,7 +12,8 @@ use serde_json::{Map, Value};
 use super::{Id, Located, Place};
 use crate::{
     api::{
-        FencedLock, FencedLockSpec, FencedLockStatus, GROUP, VERSION, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus, named_lock,
+        FencedLock, FencedLockSpec, FencedLockStatus, GROUP, VERSION, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus,
+        conditions::shorten, named_lock,
     },
     audit::{
         inventory::{self, Declarations, Fact},
@@ -82,7 +83,8 @@ pub fn object(value: &Value, place: &Place, default_namespace: &Arc<str>) -> Opt
     let api_version = text("/apiVersion").unwrap_or_default();
     let (group, version) = api_version.split_once('/').unwrap_or((api_version, ""));
     // The API server refuses another spelling, and whoever wrote it believes that the lock is declared.
-    let is_ours = group.eq_ignore_ascii_case(GROUP);
+    let has_our_name = text("/kind").is_some_and(|kind| ["FencedLock", "WriteBoundary"].iter().any(|ours| kind.eq_ignore_ascii_case(ours)));
+    let is_ours = group.eq_ignore_ascii_case(GROUP) || has_our_name && !group.contains('.');
     let kind = text("/kind").or_else(|| is_ours.then_some(""))?;
     let namespace = text("/metadata/namespace").map_or_else(|| default_namespace.clone(), Arc::from);
     let id = Id { kind: kind.into(), namespace, name: text("/metadata/name").unwrap_or_default().into() };
@@ -96,6 +98,7 @@ pub fn object(value: &Value, place: &Place, default_namespace: &Arc<str>) -> Opt
     let is_text = |field: &&str| value["metadata"].get(field).is_none_or(|value| value.is_string() || value.is_null());
     let not_text = ["name", "namespace"].into_iter().find(|field| !is_text(field));
     match kind {
+        _ if api_version.is_empty() => wrong(format!("apiVersion: is required, must be {GROUP}/{VERSION}")),
         _ if (group, version) != (GROUP, VERSION) => wrong(format!("apiVersion: is {api_version:?}, must be {GROUP}/{VERSION}")),
         _ if let Some(field) = not_text => {
             wrong(format!("metadata.{field}: must be text; YAML reads a bare y, yes, no or number as something else: quote it"))
@@ -138,6 +141,15 @@ fn declared<K: DeserializeOwned, O: From<K>>(
     }
     findings.extend(errors.iter().map(|error| about(error, value)));
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str);
+    let workloads = annotations(value).and_then(|all| all.get(Declarations::ANNOTATION)?.as_str());
+    if let Some(wrong) = workloads.and_then(Declarations::wrong) {
+        let message = format!(
+            "annotation {}: {:?} names no workload: write KIND/NAME or NAMESPACE/KIND/NAME, several with commas between them",
+            Declarations::ANNOTATION,
+            shorten(wrong.trim(), 64)
+        );
+        findings.push(rule::FIELD_INVALID.finds(Declarations::ANNOTATION, message));
+    }
     Declared {
         id,
         place: place.clone(),
@@ -147,7 +159,7 @@ fn declared<K: DeserializeOwned, O: From<K>>(
         suppressions,
         lock_ref: named_lock(value).map(str::to_owned),
         lease: text("/spec/coordinator/lease/name").map(str::to_owned),
-        workloads: annotations(value).and_then(|all| all.get(Declarations::ANNOTATION)?.as_str()).map(str::to_owned),
+        workloads: workloads.map(str::to_owned),
         created: text("/metadata/creationTimestamp").and_then(|time| time.parse().ok()),
     }
 }
@@ -173,6 +185,8 @@ mod tests {
             with("/apiVersion", json!("fencedlock.dev/v1")),
             with("/apiVersion", json!("fencedlock.dev")),
             with("/apiVersion", json!("FencedLock.dev/v1alpha1")),
+            with("/apiVersion", json!("v1")),
+            with("/apiVersion", json!(null)),
             with("/kind", json!("fencedlock")),
             with("/kind", json!(null)),
             with("/metadata/name", json!(7)),

@@ -16,13 +16,23 @@ use super::{
 };
 use crate::audit::rules::{Finding, catalogue as rule};
 
-/// The ConfigMaps that speak of elections.
+/// The ConfigMaps.
 #[derive(Debug, Default)]
-pub(super) struct Configs(HashMap<(Arc<str>, String), Vec<Setting>>);
+pub(super) struct Configs(HashMap<(Arc<str>, Arc<str>), Config>);
 
 impl Configs {
     pub(super) fn add(&mut self, config: Config) {
-        self.0.insert((config.namespace, config.name.to_string()), config.settings);
+        self.0.insert((config.namespace.clone(), config.name.clone()), config);
+    }
+
+    fn settings(&self, namespace: &Arc<str>, name: &str) -> &[Setting] {
+        self.0.get(&(namespace.clone(), name.into())).map_or(&[], |config| config.settings.as_slice())
+    }
+
+    /// How a switch stands that refers to a key; off when the ConfigMap is here and the key is not; `None` when the ConfigMap is not.
+    fn switch(&self, namespace: &Arc<str>, (name, key): &(String, String)) -> Option<bool> {
+        let config = self.0.get(&(namespace.clone(), name.as_str().into()))?;
+        Some(config.switches.iter().any(|(known, is_on)| known == key && *is_on))
     }
 }
 
@@ -32,6 +42,8 @@ enum Says {
     Elects(String),
     /// It does not.
     Not,
+    /// There is a switch, and how it stands is not among what was read: where.
+    Unknown(String),
     /// Nothing.
     Nothing,
 }
@@ -47,15 +59,21 @@ pub(super) fn of(
     let singles = workload.singles.iter().map(|single| found(Form::Single(*single))).collect();
     let read: Vec<(&Container, Vec<&Setting>)> =
         workload.containers.iter().map(|container| (container, settings(workload, container, configs))).collect();
-    let said: Vec<_> = read.iter().map(|(container, settings)| says(container, settings)).collect();
+    let said: Vec<_> = read.iter().map(|(container, settings)| says(workload, container, settings, configs)).collect();
     let may = may_write(workload, accounts);
     let none = MayWrite::default();
     let mut elections = Vec::new();
     for ((container, settings), says) in read.iter().zip(&said) {
-        if let Says::Elects(shown_by) = says {
-            let form = election(workload, container, settings, may.unwrap_or(&none), shown_by.clone());
-            elections.push((found(form), wrong(container, settings)));
-        }
+        let shown_by = match says {
+            Says::Elects(place) => place.clone(),
+            // Who was given the right to write Leases can be switched to it.
+            Says::Unknown(place) if may.is_some() => {
+                format!("ServiceAccount {} may update Leases, and the value of {place} is not known here", workload.account)
+            }
+            Says::Unknown(_) | Says::Not | Says::Nothing => continue,
+        };
+        let form = election(workload, container, settings, may.unwrap_or(&none), shown_by);
+        elections.push((found(form), wrong(container, settings)));
     }
     // The account may write Leases, and nothing says that nobody elects: the program does it by default.
     let is_silent = said.iter().all(|says| matches!(says, Says::Nothing));
@@ -69,18 +87,22 @@ pub(super) fn of(
 
 /// Everything that a container reads. What comes later wins.
 fn settings<'a>(workload: &Workload, container: &'a Container, configs: &'a Configs) -> Vec<&'a Setting> {
-    let files = container.configs.iter().filter_map(|name| configs.0.get(&(workload.id.namespace.clone(), name.clone()))).flatten();
+    let files = container.configs.iter().flat_map(|name| configs.settings(&workload.id.namespace, name));
     files.chain(&container.settings).collect()
 }
 
-fn says(container: &Container, settings: &[&Setting]) -> Says {
+fn says(workload: &Workload, container: &Container, settings: &[&Setting], configs: &Configs) -> Says {
     let switch = settings.iter().rev().find(|setting| matches!(setting.what, What::Switch | What::Disable));
     if let Some(switch) = switch {
-        let Some(value) = &switch.value else {
-            // What it is set to is not among what was read, and most programs take that for no.
-            return Says::Not;
+        let referred = || configs.switch(&workload.id.namespace, switch.reference.as_ref()?);
+        let value = match &switch.value {
+            Some(value) => truth(value),
+            None => match referred() {
+                None => return Says::Unknown(switch.place.clone()),
+                known => known,
+            },
         };
-        match truth(value).map(|value| value == (switch.what == What::Switch)) {
+        match value.map(|value| value == (switch.what == What::Switch)) {
             Some(true) => return Says::Elects(switch.place.clone()),
             Some(false) => return Says::Not,
             // "leader-election: name" of a program that takes a name there.
@@ -150,4 +172,88 @@ fn wrong(container: &Container, settings: &[&Setting]) -> Vec<Finding> {
         findings.push(rule::SHARED_IDENTITY.finds(&container.name, message));
     }
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::jiff::{SignedDuration, Timestamp};
+    use serde_json::{Value, json};
+
+    use crate::audit::{
+        assess::{
+            Place,
+            judge::{Look, Ways},
+            read,
+        },
+        inventory::Form,
+    };
+
+    /// What shows the elections of a Deployment, whose account may write Leases or not.
+    fn elections(container: &Value, may: bool, more: &[Value]) -> Vec<String> {
+        let meta = json!({"name": "web", "namespace": "shop"});
+        let mut objects = vec![json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta,
+            "spec": {"template": {"spec": {"serviceAccountName": "web", "containers": [container]}}}})];
+        if may {
+            let rule = json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["update"]});
+            objects.push(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": meta, "rules": [rule]}));
+            objects.push(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": meta,
+                "roleRef": {"kind": "Role", "name": "web"}, "subjects": [{"kind": "ServiceAccount", "name": "web"}]}));
+        }
+        let mut look = Look::default();
+        for object in objects.iter().chain(more) {
+            if let Some(kept) = read::object(object, &Place::default(), &"default".into()) {
+                look.add(kept);
+            }
+        }
+        let ways =
+            Ways { now: Timestamp::UNIX_EPOCH, soon: SignedDuration::ZERO, is_cluster: false, baseline: None, severities: BTreeMap::new() };
+        let found = look.judge(&ways).unclassified.into_iter();
+        found
+            .filter_map(|lock| match lock.form {
+                Form::Election { shown_by, .. } => Some(shown_by),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// A lock that names a workload is about the Lease that it declares, and about no other one that the workload takes.
+    #[test]
+    fn a_lock_that_names_a_workload_declares_its_own_lease() {
+        let container = json!({"name": "m", "image": "x", "args": ["--leader-elect", "--leader-election-id=web"]});
+        let lock = |lease: &str| {
+            json!({"apiVersion": "fencedlock.dev/v1alpha1", "kind": "FencedLock",
+                "metadata": {"name": "web", "annotations": {"fencedlock.dev/workloads": "shop/Deployment/web"}},
+                "spec": {"class": "EfficiencyOnly", "coordinator": {"lease": {"name": lease}}}})
+        };
+        assert_eq!(elections(&container, false, &[lock("web")]), [""; 0]);
+        assert_eq!(elections(&container, false, &[lock("other")]), ["flag --leader-elect"]);
+        let unknown = json!({"name": "m", "image": "x", "args": ["--leader-elect"]});
+        assert_eq!(elections(&unknown, false, &[lock("other")]), [""; 0]);
+    }
+
+    #[test]
+    fn a_switch_whose_value_is_not_here_is_no_proof_that_nobody_elects() {
+        let given = |env: Value, args: Value| json!({"name": "m", "image": "x", "env": env, "args": args});
+        let refers = json!([{"name": "LEADER_ELECT", "valueFrom": {"configMapKeyRef": {"name": "web", "key": "LEADER_ELECT"}}}]);
+        let by_reference = given(refers, json!([]));
+        assert_eq!(elections(&by_reference, false, &[]), [""; 0]);
+        assert!(elections(&by_reference, true, &[])[0].contains("variable LEADER_ELECT is not known here"));
+        let says = |value: &str| {
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web", "namespace": "shop"},
+            "data": {"LEADER_ELECT": value}})
+        };
+        assert_eq!(elections(&by_reference, false, &[says("true")]), ["variable LEADER_ELECT"]);
+        assert_eq!(elections(&by_reference, true, &[says("false")]), [""; 0]);
+        let mut without = says("true");
+        without["data"] = json!({});
+        assert_eq!(elections(&by_reference, true, &[without]), [""; 0], "a key that is not there is off");
+        // The kubelet puts the container's variables into its arguments.
+        let by_variable = |value: &str| given(json!([{"name": "HA", "value": value}]), json!(["--leader-elect=$(HA)"]));
+        assert_eq!(elections(&by_variable("true"), false, &[]), ["flag --leader-elect"]);
+        assert_eq!(elections(&by_variable("false"), true, &[]), [""; 0]);
+        let options = given(json!([{"name": "JAVA_OPTS", "value": "-Xmx1g -Dleader.election.enabled=true"}]), json!([]));
+        assert_eq!(elections(&options, false, &[]), ["flag -Dleader.election.enabled"]);
+    }
 }

@@ -16,7 +16,7 @@ mod timing;
 mod workload;
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fmt,
     sync::Arc,
 };
@@ -40,7 +40,7 @@ pub enum Fact {
     Rights(rights::Rights),
     /// Who has a role.
     Binding(rights::Binding),
-    /// Settings of an election in a ConfigMap.
+    /// What a ConfigMap may say about an election.
     Config(workload::Config),
     /// A Lease of a cluster.
     Lease(LeaseSeen),
@@ -51,7 +51,7 @@ pub(super) fn fact(value: &Value, api_version: &str, id: &Id, place: &Place) -> 
     match (api_version, &*id.kind) {
         ("rbac.authorization.k8s.io/v1", "Role" | "ClusterRole") => rights::rights(value, id).map(Fact::Rights),
         ("rbac.authorization.k8s.io/v1", "RoleBinding" | "ClusterRoleBinding") => rights::binding(value, id).map(Fact::Binding),
-        ("v1", "ConfigMap") => workload::config(value, id).map(Fact::Config),
+        ("v1", "ConfigMap") => Some(Fact::Config(workload::config(value, id))),
         ("coordination.k8s.io/v1", "Lease") => leases::lease(value, id, place).map(Fact::Lease),
         _ => workload::workload(value, api_version, id, place).map(Fact::Workload),
     }
@@ -132,7 +132,8 @@ impl FoundLock {
 #[derive(Debug, Default)]
 pub struct Declarations {
     leases: BTreeSet<(Arc<str>, String)>,
-    workloads: BTreeSet<(String, String, String)>,
+    /// The Leases of the locks that name a workload.
+    workloads: BTreeMap<(String, String, String), BTreeSet<String>>,
 }
 
 impl Declarations {
@@ -142,15 +143,16 @@ impl Declarations {
     /// Notes a declared lock: its Lease, and the workloads that its annotation names.
     pub fn add(&mut self, namespace: &Arc<str>, lease: Option<&str>, workloads: Option<&str>) {
         self.leases.extend(lease.map(|lease| (namespace.clone(), lease.to_owned())));
-        for workload in workloads.into_iter().flat_map(|text| text.split(',')) {
-            let parts: Vec<_> = workload.trim().split('/').collect();
-            let (namespace, kind, name) = match parts.as_slice() {
-                [kind, name] => (&**namespace, *kind, *name),
-                [namespace, kind, name] => (*namespace, *kind, *name),
-                _ => continue,
-            };
-            self.workloads.insert((namespace.to_owned(), kind.to_ascii_lowercase(), name.to_owned()));
+        for named in workloads.into_iter().flat_map(|text| text.split(',')) {
+            let Some((other, kind, name)) = workload_of(named) else { continue };
+            let key = (other.unwrap_or(namespace).to_owned(), kind.to_ascii_lowercase(), name.to_owned());
+            self.workloads.entry(key).or_default().extend(lease.map(str::to_owned));
         }
+    }
+
+    /// The first part of the annotation that names no workload.
+    pub fn wrong(workloads: &str) -> Option<&str> {
+        workloads.split(',').find(|named| workload_of(named).is_none())
     }
 
     /// Whether a FencedLock is on this Lease.
@@ -165,7 +167,24 @@ impl Declarations {
             Form::Lease { .. } => self.has_lease(namespace, name),
             _ => false,
         };
-        on_lease || self.workloads.contains(&(namespace.to_string(), kind.to_ascii_lowercase(), name.to_string()))
+        let named = self.workloads.get(&(namespace.to_string(), kind.to_ascii_lowercase(), name.to_string()));
+        // A workload can elect on several Leases, and a lock that names it is about its own.
+        let is_about = |leases: &BTreeSet<String>| match &found.form {
+            Form::Election { lease: Some(lease), .. } => leases.contains(lease),
+            _ => true,
+        };
+        on_lease || named.is_some_and(is_about)
+    }
+}
+
+/// Namespace, kind and name of a part of the annotation.
+fn workload_of(named: &str) -> Option<(Option<&str>, &str, &str)> {
+    let parts: Vec<_> = named.trim().split('/').collect();
+    match parts.as_slice() {
+        _ if parts.iter().any(|part| part.is_empty()) => None,
+        [kind, name] => Some((None, kind, name)),
+        [namespace, kind, name] => Some((Some(namespace), kind, name)),
+        _ => None,
     }
 }
 

@@ -138,8 +138,11 @@ impl Accounts {
     /// The accounts that may write Leases other than the nodes' heartbeats.
     pub(super) fn resolve(&self) -> BTreeMap<Account, MayWrite> {
         let mut accounts: BTreeMap<Account, MayWrite> = BTreeMap::new();
+        // Many bindings give one role.
+        let mut known: BTreeMap<&RoleKey, Option<BTreeSet<String>>> = BTreeMap::new();
         for binding in &self.bindings {
-            let Some(names) = self.roles.get(&binding.role).and_then(|role| self.leases(role)) else { continue };
+            let names = known.entry(&binding.role).or_insert_with(|| self.leases(self.roles.get(&binding.role)?));
+            let Some(names) = names else { continue };
             if binding.namespace.as_deref() == Some(NODE_LEASES) {
                 continue;
             }

@@ -40,6 +40,8 @@ pub(super) struct Setting {
     pub(super) value: Option<String>,
     /// Where it is set: `flag --leader-elect`.
     pub(super) place: String,
+    /// The ConfigMap and its key that hold the value.
+    pub(super) reference: Option<(String, String)>,
     /// Whether its name alone tells that it is about an election. `RENEW_DEADLINE` could be about something else.
     pub(super) certain: bool,
 }
@@ -103,12 +105,22 @@ pub(super) fn of_arguments<'a>(arguments: impl Iterator<Item = &'a str>) -> Vec<
     // A shell's command line is one argument.
     let words: Vec<&str> = arguments
         .flat_map(|argument| {
-            if argument.contains("-lead") || argument.contains("--") { argument.split_whitespace().collect() } else { vec![argument] }
+            let is_line = argument.contains("-lead") || argument.contains("--") || argument.contains("LEADER");
+            if is_line { argument.split_whitespace().collect() } else { vec![argument] }
         })
         .collect();
     let mut settings = Vec::new();
     for (index, word) in words.iter().enumerate() {
-        let Some(rest) = word.strip_prefix('-') else { continue };
+        let Some(rest) = word.strip_prefix('-') else {
+            // "LEADER_ELECT=true manager" of a shell.
+            let assigned =
+                word.split_once('=').filter(|(name, _)| name.bytes().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'_'));
+            settings.extend(assigned.and_then(|(name, value)| {
+                let value = value.trim_matches(['"', '\'']);
+                of_name(name, Some(value).filter(|value| !value.contains('$')), || format!("variable {name}"))
+            }));
+            continue;
+        };
         let rest = rest.trim_start_matches('-');
         let (name, given) = rest.split_once('=').map_or((rest, None), |(name, value)| (name, Some(value)));
         let Some((what, certain)) = classify(name) else { continue };
@@ -121,7 +133,8 @@ pub(super) fn of_arguments<'a>(arguments: impl Iterator<Item = &'a str>) -> Vec<
         let value = value.trim_matches(['"', '\'']);
         // "$(POD_NAME)" is replaced where it runs.
         let value = (!value.contains('$')).then(|| value.to_owned());
-        settings.push(Setting { what, value, place: format!("flag -{}{name}", if word.starts_with("--") { "-" } else { "" }), certain });
+        let place = format!("flag -{}{name}", if word.starts_with("--") { "-" } else { "" });
+        settings.push(Setting { what, value, place, reference: None, certain });
     }
     settings
 }
@@ -133,7 +146,7 @@ pub(super) fn of_name(name: &str, value: Option<&str>, place: impl FnOnce() -> S
     let value = value.map(|value| {
         if millis && !value.is_empty() && value.bytes().all(|c| c.is_ascii_digit()) { format!("{value}ms") } else { value.to_owned() }
     });
-    Some(Setting { what, value, place: place(), certain })
+    Some(Setting { what, value, place: place(), reference: None, certain })
 }
 
 /// Whether a value is yes or no.
@@ -206,6 +219,7 @@ mod tests {
         assert_eq!(of(&["--leader-elect", "false"]), [(What::Switch, Some("true".into()))]);
         assert_eq!(of(&["-leader-election-id", "x"]), [(What::Name, Some("x".into()))]);
         assert_eq!(of(&["--leader-election-namespace=$(NS)"]), [(What::Namespace, None)]);
+        assert_eq!(of(&["LEADER_ELECT=\"true\" exec manager"]), [(What::Switch, Some("true".into()))]);
         assert_eq!(of(&["exec manager --leader-elect --zap-devel"]), [(What::Switch, Some("true".into()))]);
     }
 

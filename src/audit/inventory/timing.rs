@@ -65,7 +65,13 @@ mod tests {
     fn of(values: &[(What, &str)]) -> Vec<&'static str> {
         let settings: Vec<_> = values
             .iter()
-            .map(|(what, value)| Setting { what: *what, value: Some((*value).into()), place: "flag".into(), certain: true })
+            .map(|(what, value)| Setting {
+                what: *what,
+                value: Some((*value).into()),
+                place: "flag".into(),
+                reference: None,
+                certain: true,
+            })
             .collect();
         about("c", &settings.iter().collect::<Vec<_>>()).into_iter().map(|finding| finding.rule.id).collect()
     }

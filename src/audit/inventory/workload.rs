@@ -2,7 +2,7 @@
 //!
 //! Start with [`workload`].
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use serde_json::Value;
 
@@ -53,19 +53,23 @@ impl Container {
     }
 }
 
-/// Settings of an election in a ConfigMap.
+/// What a ConfigMap may say about an election.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(super) namespace: Arc<str>,
     pub(super) name: Arc<str>,
     pub(super) settings: Vec<Setting>,
+    /// Its keys that say yes or no: a variable can refer to one by any name.
+    pub(super) switches: Vec<(String, bool)>,
 }
 
 pub(super) fn workload(value: &Value, api_version: &str, id: &Id, place: &Place) -> Option<Workload> {
     let (template, stays) = match (api_version, &*id.kind) {
-        ("apps/v1", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") | ("v1", "ReplicationController") => {
-            ("/spec/template/spec", true)
-        }
+        // Old versions lie in many repositories, and other controllers' kinds have the same template.
+        ("apps/v1" | "apps/v1beta1" | "apps/v1beta2" | "extensions/v1beta1", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet")
+        | ("v1", "ReplicationController")
+        | ("apps.openshift.io/v1", "DeploymentConfig")
+        | ("argoproj.io/v1alpha1", "Rollout") => ("/spec/template/spec", true),
         ("v1", "Pod") => ("/spec", true),
         ("batch/v1", "Job") => ("/spec/template/spec", false),
         ("batch/v1" | "batch/v1beta1", "CronJob") => ("/spec/jobTemplate/spec/template/spec", false),
@@ -113,15 +117,24 @@ fn volumes(pods: &Value) -> Vec<(&str, &str)> {
 fn container(value: &Value, is_init: bool, volumes: &[(&str, &str)]) -> Container {
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let list = |field: &str| value.get(field).and_then(Value::as_array).into_iter().flatten();
-    let mut settings = settings::of_arguments(list("command").chain(list("args")).filter_map(Value::as_str));
+    let variables: Vec<(&str, &str)> =
+        list("env").filter_map(|variable| Some((variable.get("name")?.as_str()?, variable.get("value")?.as_str()?))).collect();
+    let arguments: Vec<_> = list("command").chain(list("args")).filter_map(Value::as_str).map(|text| expand(text, &variables)).collect();
+    let mut settings = settings::of_arguments(arguments.iter().map(|argument| &**argument));
     let mut configs = BTreeSet::new();
     for variable in list("env") {
         let Some(name) = variable.get("name").and_then(Value::as_str) else { continue };
         let given = variable.get("value").map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
         // A variable without a value is an empty one.
         let given = given.or_else(|| variable.get("valueFrom").is_none().then(String::new));
-        settings.extend(settings::of_name(name, given.as_deref().filter(|text| !text.contains('$')), || format!("variable {name}")));
-        configs.extend(variable.pointer("/valueFrom/configMapKeyRef/name").and_then(Value::as_str).map(str::to_owned));
+        let given = given.map(|text| expand(&text, &variables).into_owned());
+        if ["OPTS", "ARGS", "FLAGS", "OPTIONS"].iter().any(|end| name.ends_with(end)) {
+            settings.extend(settings::of_arguments(given.iter().flat_map(|text| text.split_whitespace())));
+        }
+        let reference = |field: &str| Some(variable.pointer("/valueFrom/configMapKeyRef")?.get(field)?.as_str()?.to_owned());
+        let setting = settings::of_name(name, given.as_deref().filter(|text| !text.contains('$')), || format!("variable {name}"));
+        settings.extend(setting.map(|setting| Setting { reference: reference("name").zip(reference("key")), ..setting }));
+        configs.extend(reference("name"));
     }
     configs.extend(list("envFrom").filter_map(|source| source.pointer("/configMapRef/name")?.as_str()).map(str::to_owned));
     let mounted: BTreeSet<_> = list("volumeMounts").filter_map(|mount| mount.get("name")?.as_str()).collect();
@@ -132,11 +145,20 @@ fn container(value: &Value, is_init: bool, volumes: &[(&str, &str)]) -> Containe
     Container { name: text("/name").to_owned(), image: image.to_owned(), is_init, settings, configs }
 }
 
+/// With the container's own variables in place of `$(NAME)`, as the kubelet does it.
+fn expand<'a>(text: &'a str, variables: &[(&str, &str)]) -> Cow<'a, str> {
+    if !text.contains("$(") {
+        return text.into();
+    }
+    variables.iter().fold(text.into(), |text: Cow<'_, str>, (name, value)| text.replace(&format!("$({name})"), value).into())
+}
+
 /// What a ConfigMap says about an election: in its keys, or in a file that one of them holds.
-pub(super) fn config(value: &Value, id: &Id) -> Option<Config> {
-    let mut found = Vec::new();
+pub(super) fn config(value: &Value, id: &Id) -> Config {
+    let (mut found, mut switches) = (Vec::new(), Vec::new());
     for (key, value) in value.get("data").and_then(Value::as_object).into_iter().flatten() {
         let Some(text) = value.as_str() else { continue };
+        switches.extend(settings::truth(text).map(|is_on| (key.clone(), is_on)));
         let place = || format!("ConfigMap {}, key {key}", id.name);
         found.extend(settings::of_name(key, Some(text), place));
         let lower = text.to_ascii_lowercase();
@@ -151,7 +173,7 @@ pub(super) fn config(value: &Value, id: &Id) -> Option<Config> {
             found.extend(lines.filter_map(|(name, value)| settings::of_name(name.trim(), Some(value.trim()), place)));
         }
     }
-    (!found.is_empty()).then(|| Config { namespace: id.namespace.clone(), name: id.name.clone(), settings: found })
+    Config { namespace: id.namespace.clone(), name: id.name.clone(), settings: found, switches }
 }
 
 /// Keys below each other are read as one name: `leaderElection.resourceName`.

@@ -34,9 +34,10 @@ rules! {
     SELECT_THEN_UPDATE: Error "select-then-update" "a SELECT decides and another statement writes: an obsolete owner wakes up between the two"
     EQUAL_EPOCH_UNDECLARED: Error "equal-epoch-undeclared" "a comparison lets equal epochs through although one write per epoch is declared"
     WRITES_PER_EPOCH_CONTRADICTION: Error "writes-per-epoch-contradiction" "a comparison refuses the owner's second write although many are declared"
-    STATEMENT_NOT_PROVABLE: Warning "statement-not-provable" "a conditional update has a form that is never proven"
+    STATEMENT_NOT_PROVABLE: Error "statement-not-provable" "a conditional update has a form that is never proven to refuse an obsolete owner"
     UNCLASSIFIED_LOCK: Error "unclassified-lock" "a FencedLock does not say what two holders would do"
     CLASS_DOWNGRADED: Error "class-downgraded" "a lock that was correctness-critical in the baseline is declared efficiency-only"
+    CRITICAL_LOCK_GONE: Warning "critical-lock-gone" "a lock that was correctness-critical in the baseline is not declared any more"
     CRITICAL_LOCK_WITHOUT_PURPOSE: Warning "critical-lock-without-purpose" "a correctness-critical lock does not say what two holders would corrupt"
     REPLAY_UNDECLARED: Warning "replay-undeclared" "a fenced lock does not say what makes a repeated write under one epoch harmless"
     EFFICIENCY_LOCK_TOUCHES_DATA: Info "efficiency-lock-touches-data" "an efficiency-only lock is described in words of data that two writers can corrupt"
@@ -56,10 +57,16 @@ rules! {
     FIELD_INVALID: Error "field-invalid" "a field is refused by the schema of its kind"
     UNREADABLE_DOCUMENT: Error "unreadable-document" "a document cannot be read"
     DUPLICATE_KEY: Error "duplicate-key" "a mapping has a key twice, and which one counts depends on the reader"
-    DECLARED_TWICE: Warning "declared-twice" "an object is declared twice"
+    DECLARED_TWICE: Error "declared-twice" "an object is declared twice, and which declaration counts depends on what is applied last"
     HELM_CHART_NOT_RENDERED: Info "helm-chart-not-rendered" "a Helm chart was found, and its templates are no manifests"
+    PATCH_NOT_APPLIED: Warning "patch-not-applied" "a kustomization patches a lock or a write boundary, and what comes of it was not read"
     SUPPRESSION_INVALID: Warning "suppression-invalid" "an annotation that suppresses a finding does not say why, until when, or of which rule"
     SUPPRESSION_EXPIRED: Warning "suppression-expired" "an annotation that suppresses a finding has ended"
+}
+
+/// Rules that no annotation answers for: what they ask is a decision, and an annotation in the same object would take its place.
+pub fn needs_a_decision(rule: &Rule) -> bool {
+    [&UNCLASSIFIED_LOCK, &CLASS_DOWNGRADED, &SUPPRESSION_INVALID].contains(&rule)
 }
 
 /// The rule of an id.

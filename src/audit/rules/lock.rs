@@ -32,7 +32,12 @@ pub struct Judged<'a> {
 
 /// What there is to say about a lock, worst first.
 pub fn about(lock: &Judged<'_>) -> Vec<Finding> {
-    let mut findings: Vec<_> = by_verdict(lock).into_iter().collect();
+    let is_critical = lock.spec.class == LockClass::CorrectnessCritical;
+    let of_boundaries = lock.boundaries.iter().filter_map(|required| of_boundary(lock, required));
+    let mut findings: Vec<_> = of_boundaries.filter(|found| is_critical || *found.rule == rule::BOUNDARY_INVALID).collect();
+    // What the verdict says of one boundary is said already, of each and under its name.
+    let whole = by_verdict(lock).filter(|whole| findings.iter().all(|found| found.rule != whole.rule));
+    findings.extend(whole);
     findings.extend(weak_contracts(lock));
     match lock.spec.class {
         LockClass::CorrectnessCritical => {
@@ -89,9 +94,36 @@ fn by_verdict(lock: &Judged<'_>) -> Option<Finding> {
         (_, reason::BOUNDARY_INVALID) => &rule::BOUNDARY_INVALID,
         _ => &rule::FIELD_INVALID,
     };
-    let found = rule.finds("", &judged.message);
-    let is_to_come = judged.reason == reason::PROOF_PENDING && !lock.is_cluster;
-    Some(if is_to_come { found.at_most(Severity::Info) } else { found })
+    Some(to_come(lock, judged.reason, rule.finds("", &judged.message)))
+}
+
+/// In a manifest nobody can have looked yet: that is no fault.
+fn to_come(lock: &Judged<'_>, reason: &str, found: Finding) -> Finding {
+    if reason == reason::PROOF_PENDING && !lock.is_cluster { found.at_most(Severity::Info) } else { found }
+}
+
+/// What keeps one boundary from being good.
+fn of_boundary(lock: &Judged<'_>, required: &Required) -> Option<Finding> {
+    let name = required.name.as_str();
+    let judgement = match &required.found {
+        Found::Missing | Found::OtherLock(_) => {
+            return verdict::missing(std::slice::from_ref(required)).map(|message| rule::BOUNDARY_MISSING.finds(name, message));
+        }
+        Found::Malformed(why) => return Some(rule::BOUNDARY_INVALID.finds(name, format!("write boundary {name:?}: {why}"))),
+        // Said once, of all of them.
+        Found::Unreadable(_) => return None,
+        Found::Present(present) => &present.judgement,
+    };
+    let rule: &Rule = match (judgement.verdict, judgement.reason) {
+        (BoundaryVerdict::Proven | BoundaryVerdict::RiskAccepted, _) => return None,
+        (BoundaryVerdict::Invalid, _) => &rule::BOUNDARY_INVALID,
+        (BoundaryVerdict::Violated, _) => &rule::BOUNDARY_VIOLATED,
+        (BoundaryVerdict::CannotEnforce, reason::RISK_ACCEPTANCE_EXPIRED) => &rule::RISK_ACCEPTANCE_EXPIRED,
+        (BoundaryVerdict::CannotEnforce, _) => &rule::RECEIVER_CANNOT_ENFORCE,
+        (BoundaryVerdict::Unproven, reason::PROOF_EXPIRED | reason::PROOF_VOID) => &rule::PROOF_EXPIRED,
+        (BoundaryVerdict::Unproven, _) => &rule::BOUNDARY_NOT_PROVEN,
+    };
+    Some(to_come(lock, judgement.reason, rule.finds(name, format!("write boundary {name:?}: {}", judgement.message))))
 }
 
 fn unordered(spec: &FencedLockSpec) -> &'static Rule {

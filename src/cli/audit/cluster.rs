@@ -6,8 +6,12 @@ use std::{
     sync::Arc,
 };
 
+use futures::{StreamExt, stream};
 use indicatif::{ProgressBar, ProgressStyle};
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Namespace, Pod},
+};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams, PartialObjectMeta},
@@ -31,10 +35,14 @@ use crate::{
 /// How many objects one answer holds.
 const PAGE: u32 = 500;
 
+/// How many pods are asked for at once.
+const AT_ONCE: usize = 16;
+
 pub(super) fn gather(context: Option<&String>, namespace: Option<&String>, all: bool) -> Result<Look, Failure> {
     runtime()?.block_on(async {
         let (client, namespace) = cluster::connect(context, namespace).await?;
         let mut scope = Scope { client, namespace: (!all).then_some(namespace), declared: Declarations::default() };
+        scope.check_namespace().await?;
         let bar = ProgressBar::new_spinner()
             .with_style(ProgressStyle::with_template("{spinner} {msg}: {pos}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
         let mut look = Look::default();
@@ -64,6 +72,7 @@ impl Scope {
     ) -> Result<(), Failure> {
         bar.set_message(what);
         bar.set_position(0);
+        let mut unowned = Vec::new();
         // Read as it stands: an object that does not fit its kind is a finding, and no failure.
         let kind = GroupVersionKind::gvk(&K::group(&()), &K::version(&()), &K::kind(&()));
         let resource = ApiResource::from_gvk_with_plural(&kind, &K::plural(&()));
@@ -90,29 +99,50 @@ impl Scope {
                     if let Kept::Lock(lock) = &kept {
                         self.declared.add(&lock.id.namespace, lock.lease.as_deref(), None);
                     }
-                    look.add(self.with_owner(kept).await);
+                    // Whose they are is asked at the end: a page that is waited for expires.
+                    match kept {
+                        Kept::Fact(fact) if self.is_unowned(&fact) => unowned.push(fact),
+                        kept => look.add(kept),
+                    }
                 }
                 bar.inc(1);
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => pages = pages.continue_token(&token),
-                None => return Ok(()),
+                None => break,
             }
+        }
+        let mut owned = stream::iter(unowned).map(|fact| self.with_owner(fact)).buffered(AT_ONCE);
+        while let Some(fact) = owned.next().await {
+            look.add(Kept::Fact(fact));
+        }
+        Ok(())
+    }
+
+    /// A namespace that is not there has no locks, and an audit of it would find nothing wrong.
+    async fn check_namespace(&self) -> Result<(), Failure> {
+        let Some(namespace) = &self.namespace else { return Ok(()) };
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        // Without the right to read it, it is not told.
+        match namespaces.get_metadata_opt(namespace).await {
+            Ok(None) => Err(Failure::Other(format!("there is no namespace {namespace:?} in this cluster"))),
+            Ok(Some(_)) | Err(_) => Ok(()),
         }
     }
 
+    /// Whether it is a Lease of which only its holder can tell whose it is.
+    fn is_unowned(&self, fact: &Fact) -> bool {
+        let Fact::Lease(lease) = fact else { return false };
+        lease.owner.is_none() && !lease.pod().is_empty() && !self.declared.has_lease(&lease.id().namespace, &lease.id().name)
+    }
+
     /// Whose a Lease is, by the pod that holds it. A courtesy: without the right to read pods it is not told.
-    async fn with_owner(&self, mut kept: Kept) -> Kept {
-        if let Kept::Fact(fact) = &mut kept
-            && let Fact::Lease(lease) = fact.as_mut()
-            && lease.owner.is_none()
-            && !lease.pod().is_empty()
-            && !self.declared.has_lease(&lease.id().namespace, &lease.id().name)
-        {
+    async fn with_owner(&self, mut fact: Box<Fact>) -> Box<Fact> {
+        if let Fact::Lease(lease) = fact.as_mut() {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), &lease.id().namespace);
             lease.owner = pods.get_metadata_opt(lease.pod()).await.ok().flatten().and_then(|pod| owner(&pod));
         }
-        kept
+        fact
     }
 
     fn failed(&self, what: &str, error: &kube::Error) -> Failure {

@@ -15,6 +15,9 @@ use crate::{
 /// The file that is read when no other one is named.
 pub(super) const FILE: &str = ".fencedlock.yaml";
 
+/// What is easily written instead.
+const MISNAMED: &str = ".fencedlock.yml";
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Config {
@@ -45,7 +48,13 @@ impl Config {
         let failed = |why: &dyn std::fmt::Display| Failure::Other(format!("{}: {why}", path.display()));
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
-            Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => {
+                return if Path::new(MISNAMED).exists() {
+                    Err(Failure::Other(format!("{MISNAMED}: is not read: name it {FILE}, or pass it with --config")))
+                } else {
+                    Ok(Self::default())
+                };
+            }
             Err(error) => return Err(failed(&error)),
         };
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {

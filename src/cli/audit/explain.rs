@@ -28,10 +28,13 @@ mod tests {
         api::LockClass,
         audit::{
             assess::judge::{Assessment, Look, Ways},
-            baseline::{self, Baseline},
+            baseline::{self, Baseline, KnownLock},
             rules::Severity,
         },
-        cli::{audit::gather::turn, manifests::Chunk, manifests::Text},
+        cli::{
+            audit::gather::turn,
+            manifests::{Chunk, How, Text},
+        },
     };
 
     /// A block of a page: what its fence says after the backquotes, and its text.
@@ -45,7 +48,7 @@ mod tests {
     fn audit((fence, text): (&str, &str)) -> Assessment {
         let mut look = Look::default();
         for text in text.split("\n---\n") {
-            let chunk = Chunk { file: "page.yaml".into(), line: 1, text: Text::Document(text.as_bytes().to_vec()), is_named: true };
+            let chunk = Chunk { file: "page.yaml".into(), line: 1, text: Text::Document(text.as_bytes().to_vec()), how: How::default() };
             for kept in turn(&chunk, &"default".into()) {
                 look.add(kept);
             }
@@ -57,9 +60,10 @@ mod tests {
             baseline: None,
             severities: std::collections::BTreeMap::new(),
         };
-        if fence == "yaml baseline" {
-            let names = text.lines().filter_map(|line| line.strip_prefix("  name: "));
-            let locks = names.map(|name| (format!("default/{name}"), LockClass::CorrectnessCritical)).collect();
+        // The baseline of a page knows one critical lock.
+        if let Some(name) = fence.strip_prefix("yaml baseline ") {
+            let known = KnownLock { class: LockClass::CorrectnessCritical, lease: Some(name.to_owned()) };
+            let locks = [(format!("default/{name}"), known)].into();
             ways.baseline = Some(Baseline { version: baseline::VERSION, locks, ..Baseline::default() });
         }
         look.judge(&ways)

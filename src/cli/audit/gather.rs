@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::{
+    api::GROUP,
     audit::{
         assess::{
             Id, Located, Place,
@@ -32,24 +35,28 @@ pub(super) fn turn(chunk: &Chunk, namespace: &Arc<str>) -> Vec<Kept> {
         |line, finding: Finding| Kept::Wrong(Box::new(Located { object: Id::default(), place: place(line), finding, excused: None }));
     let text = match &chunk.text {
         Text::Document(text) => text,
-        Text::Unreadable(why) => return vec![wrong(chunk.line, rule::UNREADABLE_DOCUMENT.finds("", why).at_most(Severity::Warning))],
+        Text::Unreadable(why) => return vec![wrong(chunk.line, rule::UNREADABLE_DOCUMENT.finds("", why))],
         Text::Chart => {
             let message = "a Helm chart: its templates are programs and were not read; audit what it renders: helm template NAME CHART | fencedlock audit -";
             return vec![wrong(chunk.line, rule::HELM_CHART_NOT_RENDERED.finds("", message))];
         }
     };
     // What somebody names, or what may hold a lock, has to be readable. Anything may lie in a folder.
-    let names_us = memchr::memmem::find(text, crate::api::GROUP.as_bytes()).is_some();
-    let is_ours = chunk.is_named || names_us;
+    let names_us = names_us(text);
+    let is_ours = chunk.how.is_named || names_us;
     let weigh = |finding: Finding| if is_ours { finding } else { finding.at_most(Severity::Warning) };
+    if chunk.how.is_patch && !names_us {
+        return Vec::new();
+    }
     let parsed = manifests::parse(text, chunk.line).into_iter();
-    parsed
+    let kept = parsed
         .filter_map(|parsed| match parsed {
             // "// comment" makes text of what follows it.
             Parsed::Object(line, value) if names_us && !value.is_object() && !value.is_null() => {
                 let message = "speaks of fencedlock.dev and is no object: write one manifest per document";
                 Some(wrong(line, rule::UNREADABLE_DOCUMENT.finds(line.to_string(), message)))
             }
+            Parsed::Object(line, value) if names_us && patches(&value) => Some(wrong(line, unapplied())),
             Parsed::Object(line, value) => read::object(&value, &place(line), namespace),
             Parsed::Problem(line, Problem::Unreadable(why)) => {
                 Some(wrong(line, weigh(rule::UNREADABLE_DOCUMENT.finds(line.to_string(), format!("is not YAML: {why}")))))
@@ -61,5 +68,34 @@ pub(super) fn turn(chunk: &Chunk, namespace: &Arc<str>) -> Vec<Kept> {
                 Some(wrong(line, if names_us { finding } else { finding.at_most(Severity::Warning) }))
             }
         })
-        .collect()
+        .filter(|kept| !chunk.how.is_patch || is_whole(kept));
+    let patch = chunk.how.is_patch.then(|| wrong(chunk.line, unapplied()));
+    kept.chain(patch).collect()
+}
+
+/// Whether a text speaks of our kinds, also in UTF-16, which is refused.
+fn names_us(text: &[u8]) -> bool {
+    const WIDE: &[u8] = b"f\0e\0n\0c\0e\0d\0l\0o\0c\0k\0.\0d\0e\0v";
+    let has = |name| memchr::memmem::find(text, name).is_some();
+    [GROUP.as_bytes(), b"FencedLock", b"WriteBoundary"].into_iter().any(has) || memchr::memchr(0, text).is_some() && has(WIDE)
+}
+
+/// Whether an object is a kustomization that patches others.
+fn patches(value: &Value) -> bool {
+    let is_kustomization = value.get("kind").is_none_or(|kind| kind == "Kustomization");
+    is_kustomization && ["patches", "patchesJson6902", "patchesStrategicMerge"].iter().any(|field| value.get(field).is_some())
+}
+
+fn unapplied() -> Finding {
+    let message = "a kustomization lays this over a FencedLock or a WriteBoundary, and what comes of it is not here: kustomize build FOLDER | fencedlock audit -";
+    rule::PATCH_NOT_APPLIED.finds("", message)
+}
+
+/// Whether a patch happens to be a whole object, which somebody may apply as it is.
+fn is_whole(kept: &Kept) -> bool {
+    match kept {
+        Kept::Lock(lock) => lock.object.is_some(),
+        Kept::Boundary(boundary) => boundary.object.is_some(),
+        Kept::Fact(_) | Kept::Wrong(_) => false,
+    }
 }

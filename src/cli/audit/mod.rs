@@ -22,7 +22,7 @@ use self::{config::Config, output::Output};
 use super::{FOUND, Failure, manifests::Exclude};
 use crate::audit::{
     assess::judge::{Assessment, Ways},
-    baseline::{self, Baseline},
+    baseline::{self, Baseline, KnownLock},
     inventory::scaffold,
     rules::Severity,
 };
@@ -171,7 +171,10 @@ fn read_baseline(path: &Path) -> Result<Baseline, Failure> {
 }
 
 fn write_baseline(path: &Path, result: &Assessment) -> Result<(), Failure> {
-    let locks = result.locks.iter().filter_map(|lock| Some((format!("{}/{}", lock.id.namespace, lock.id.name), lock.class?)));
+    let locks = result.locks.iter().filter_map(|lock| {
+        let known = KnownLock { class: lock.class?, lease: lock.lease.clone() };
+        Some((format!("{}/{}", lock.id.namespace, lock.id.name), known))
+    });
     let baseline = Baseline::new(locks, result.findings.iter());
     let text = serde_json::to_string_pretty(&baseline).map_err(|error| Failure::Other(error.to_string()))?;
     fs::write(path, text + "\n").map_err(|error| Failure::Other(format!("the baseline {}: {error}", path.display())))?;

@@ -24,8 +24,17 @@ pub(super) struct Chunk {
     pub(super) line: u32,
     /// What it is.
     pub(super) text: Text,
-    /// Whether somebody named the file, and did not only name a folder that it is in.
+    /// How its file came to be read.
+    pub(super) how: How,
+}
+
+/// How a file came to be read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct How {
+    /// Somebody named it, and did not only name a folder that it is in.
     pub(super) is_named: bool,
+    /// A kustomization lays it over other objects: it holds parts of them.
+    pub(super) is_patch: bool,
 }
 
 /// What a chunk is.
@@ -42,7 +51,7 @@ pub(super) enum Text {
 /// Reads everything at the paths: each chunk is turned into something on one of the cores, and taken in order.
 ///
 /// # Errors
-/// A path that is not there, and a folder without manifests. A file that cannot be opened within a folder is a chunk that says so.
+/// A path that is not there, standard input without a document, and a folder without manifests. A file that cannot be opened within a folder is a chunk that says so.
 pub(super) fn read<T: Send>(
     paths: &[String],
     exclude: &Exclude,

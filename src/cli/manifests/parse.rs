@@ -1,8 +1,15 @@
 //! Parses one document. Nothing in it can stop the rest: what cannot be read is a [`Problem`] with its line.
 
-use serde::Deserialize;
+use std::{collections::HashSet, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, SeqAccess, Visitor},
+};
 use serde_json::{Value, value::RawValue};
 use serde_saphyr::{DuplicateKeyPolicy, Options, Spanned};
+
+use crate::api::conditions::shorten;
 
 /// What came of a document.
 #[derive(Debug)]
@@ -83,6 +90,9 @@ fn json(text: &str, start: u32) -> Option<Vec<Parsed>> {
     let mut parsed = Vec::new();
     for raw in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
         let raw = raw.ok()?;
+        if let Some((below, why)) = twice(raw.get()) {
+            parsed.push(Parsed::Problem(line_of(raw.get()).saturating_add(below), Problem::Duplicate(why)));
+        }
         if let Ok(list) = serde_json::from_str::<RawItems<'_>>(raw.get())
             && let kind = serde_json::from_str(raw.get()).ok()?
             && is_list(&kind)
@@ -95,6 +105,72 @@ fn json(text: &str, start: u32) -> Option<Vec<Parsed>> {
         parsed.push(Parsed::Object(line_of(raw.get()), serde_json::from_str(raw.get()).ok()?));
     }
     Some(parsed)
+}
+
+/// The first key that is there twice in a JSON document, and how many lines further down.
+fn twice(json: &str) -> Option<(u32, String)> {
+    let error = serde_json::from_str::<Unique>(json).err().filter(serde_json::Error::is_data)?;
+    let why = error.to_string();
+    let why = why.rsplit_once(" at line ").map_or(why.as_str(), |(what, _)| what);
+    Some((u32::try_from(error.line()).unwrap_or(1).saturating_sub(1), why.to_owned()))
+}
+
+/// JSON in which every key is there once. Nothing of it is kept.
+struct Unique;
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unique {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self, A::Error> {
+        let mut keys = HashSet::new();
+        while let Some(key) = fields.next_key::<String>()? {
+            if keys.contains(&key) {
+                return Err(A::Error::custom(format!("the key {:?} is there twice", shorten(&key, 64))));
+            }
+            keys.insert(key);
+            fields.next_value::<Self>()?;
+        }
+        Ok(self)
+    }
 }
 
 /// What the parts of a List have in common; a part of a large one has no kind.
@@ -115,7 +191,7 @@ impl Kind {
 /// An item of a List. It can be a List itself, and in one of its own kind (`FencedLockList`) it need not say what it is.
 fn item_of(list: &Kind, line: u32, mut item: Value, parsed: &mut Vec<Parsed>) {
     if let (Some(fields), Some(kind), Some(version)) = (item.as_object_mut(), &list.kind, &list.api_version)
-        && let Some(kind) = kind.strip_suffix("List").filter(|kind| !kind.is_empty())
+        && let Some(kind) = without_list(kind).filter(|kind| !kind.is_empty())
     {
         fields.entry("kind").or_insert_with(|| kind.into());
         fields.entry("apiVersion").or_insert_with(|| version.as_str().into());
@@ -131,7 +207,13 @@ fn item_of(list: &Kind, line: u32, mut item: Value, parsed: &mut Vec<Parsed>) {
 }
 
 fn is_list(kind: &Kind) -> bool {
-    kind.kind.as_ref().is_none_or(|kind| kind.ends_with("List"))
+    kind.kind.as_ref().is_none_or(|kind| without_list(kind).is_some())
+}
+
+/// A List's kind without that word. Another spelling is no kind for an API server, and whoever wrote it means one.
+fn without_list(kind: &str) -> Option<&str> {
+    let (item, list) = kind.split_at_checked(kind.len().checked_sub(4)?)?;
+    list.eq_ignore_ascii_case("list").then_some(item)
 }
 
 fn yaml(text: &str, start: u32, line: u32) -> Vec<Parsed> {
@@ -171,7 +253,7 @@ fn explain(error: &serde_saphyr::Error, start: u32, line: u32) -> (u32, String, 
     // The parser counts from the start of the document; the place counts from the start of the file.
     let why = why.rsplit_once(" at line ").map_or(why, |(what, _)| what);
     if let serde_saphyr::Error::DuplicateMappingKey { key, .. } = error {
-        let key = key.as_ref().map_or_else(String::new, |key| format!(" {key:?}"));
+        let key = key.as_ref().map_or_else(String::new, |key| format!(" {:?}", shorten(key, 64)));
         return (at, format!("the key{key} is there twice"), true);
     }
     (at, why.to_owned(), false)
@@ -234,6 +316,9 @@ mod tests {
         assert_eq!(objects("metadata: {name: a}\ndata: {8080: x, true: y}\n"), [(1, "a".into())]);
         let twice = objects("metadata:\n  name: a\n  name: b\n");
         assert_eq!(twice, [(3, "Duplicate(\"the key \\\"name\\\" is there twice\")".into()), (1, "b".into())]);
+        let json = "{\"metadata\": {\"name\": \"a\",\n \"name\": \"b\"}}";
+        assert_eq!(objects(json), [(2, "Duplicate(\"the key \\\"name\\\" is there twice\")".into()), (1, "b".into())]);
+        assert_eq!(objects("kind: list\nitems: [{metadata: {name: a}}]\n"), [(2, "a".into())]);
         assert_eq!(objects("just text"), [(1, String::new())]);
         assert_eq!(objects("# nothing\n\n"), []);
     }

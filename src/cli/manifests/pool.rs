@@ -26,6 +26,11 @@ pub(super) struct Sender {
 }
 
 impl Sender {
+    /// Whether nothing was handed over yet.
+    pub(super) fn is_unused(&self) -> bool {
+        self.next == 0 && self.batch.is_empty()
+    }
+
     /// Hands a chunk over; waits while the cores are behind.
     pub(super) fn send(&mut self, chunk: Chunk) {
         self.bytes += match &chunk.text {

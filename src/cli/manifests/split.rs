@@ -5,7 +5,7 @@ use std::{io::BufRead, sync::Arc};
 
 use serde::de::IgnoredAny;
 
-use super::{Chunk, Text, pool::Sender};
+use super::{Chunk, How, Text, pool::Sender};
 use crate::cli::Failure;
 
 /// The size in bytes from which a List is cut. An anchor is not known beyond a cut.
@@ -14,7 +14,7 @@ const LARGE: usize = 4 << 20;
 /// The document that is being read.
 struct Cutter<'a> {
     file: &'a Arc<str>,
-    is_named: bool,
+    how: How,
     send: &'a mut Sender,
     text: Vec<u8>,
     /// The line of the text's first line.
@@ -27,8 +27,8 @@ struct Cutter<'a> {
 }
 
 /// Cuts a file.
-pub(super) fn split(mut input: impl BufRead, file: &Arc<str>, is_named: bool, send: &mut Sender) -> Result<(), Failure> {
-    let mut cutter = Cutter { file, is_named, send, text: Vec::new(), start: 1, line: 1, items: None, is_list: false };
+pub(super) fn split(mut input: impl BufRead, file: &Arc<str>, how: How, send: &mut Sender) -> Result<(), Failure> {
+    let mut cutter = Cutter { file, how, send, text: Vec::new(), start: 1, line: 1, items: None, is_list: false };
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -70,7 +70,7 @@ impl Cutter<'_> {
     fn end(&mut self, skip: u32) {
         let text = std::mem::take(&mut self.text);
         if text.iter().any(|byte| !byte.is_ascii_whitespace()) {
-            self.send.send(Chunk { file: self.file.clone(), line: self.start, text: Text::Document(text), is_named: self.is_named });
+            self.send.send(Chunk { file: self.file.clone(), line: self.start, text: Text::Document(text), how: self.how });
         }
         (self.start, self.items, self.is_list) = (self.line + skip, None, false);
     }
@@ -109,7 +109,7 @@ mod tests {
             Text::Document(text) => (chunk.line, String::from_utf8(text).unwrap()),
             other => panic!("{other:?}"),
         };
-        pool::run(|send| split(text, &file, true, send), turn, |chunk| chunks.push(chunk)).unwrap();
+        pool::run(|send| split(text, &file, How::default(), send), turn, |chunk| chunks.push(chunk)).unwrap();
         chunks
     }
 

@@ -61,6 +61,8 @@ struct Summary {
     known: usize,
     /// Entries of the baseline that are no longer found.
     gone: usize,
+    /// Findings that are not here because the configuration switches their rules off.
+    off: usize,
 }
 
 /// What an object is called, and where it was read.
@@ -177,6 +179,7 @@ pub(super) fn render(result: &Assessment, ways: &Ways) -> Result<String, Failure
             suppressed: counts.suppressed,
             known: counts.known,
             gone: result.gone,
+            off: result.off,
         },
         locks: result.locks.iter().map(lock).collect(),
         findings: result.findings.iter().map(finding).collect(),

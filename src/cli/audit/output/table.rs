@@ -121,6 +121,9 @@ fn summary(result: &Assessment) -> String {
     if result.gone > 0 {
         parts.push(format!("{} of the baseline {} gone: write it again", result.gone, if result.gone == 1 { "is" } else { "are" }));
     }
+    if result.off > 0 {
+        parts.push(format!("{} of rules that are off", result.off));
+    }
     let mut text = parts.join(", ");
     if counts.errors + counts.warnings + counts.infos > 0 {
         text.push_str("\nWhat a rule means: fencedlock audit --explain RULE");
