@@ -2,7 +2,10 @@
 //!
 //! Start with [`Baseline`]. It is a file that is committed; lines and messages are not in it, so that it does not change with them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +30,9 @@ pub struct Baseline {
     /// The findings.
     #[serde(default)]
     pub findings: BTreeSet<Known>,
+    /// The file that it was read from, for findings about what is gone.
+    #[serde(skip)]
+    pub file: Arc<str>,
 }
 
 /// A lock, as it was declared.
@@ -67,7 +73,7 @@ impl Baseline {
         let counted = findings.filter(|found| !matches!(found.excused, Some(Excuse::Suppressed { .. })));
         // Who accepts a baseline has not agreed to a downgrade: it would be gone from the next one.
         let counted = counted.filter(|found| *found.finding.rule != catalogue::CLASS_DOWNGRADED);
-        Self { version: VERSION, locks: locks.collect(), findings: counted.map(Known::of).collect() }
+        Self { version: VERSION, locks: locks.collect(), findings: counted.map(Known::of).collect(), file: Arc::default() }
     }
 
     /// Excuses the findings that are known, and returns how many known ones are gone.
@@ -81,11 +87,6 @@ impl Baseline {
             }
         }
         gone.len()
-    }
-
-    /// Whether a lock was correctness-critical, under this name or, on the same Lease, under another one.
-    pub fn was_critical(&self, namespace: &str, name: &str, lease: Option<&str>) -> bool {
-        self.critical().any(|(of, was, on)| of == namespace && (was == name || lease.is_some() && lease == on))
     }
 
     /// The correctness-critical locks: namespace, name, Lease.

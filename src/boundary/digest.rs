@@ -1,9 +1,9 @@
-//! The hash by which backends recognise what they installed or saw. Nothing that is secret is hashed here.
+//! The hash by which backends recognise what they installed or saw, and a baseline a document that cannot be read. Nothing that is secret is hashed here.
 
 use sha2::{Digest, Sha256};
 
 /// The hash of some texts, in hexadecimal.
-pub(super) fn hash<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn hash<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let mut digest = Sha256::new();
     for text in texts {
         digest.update(text.len().to_be_bytes());

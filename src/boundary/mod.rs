@@ -14,7 +14,7 @@ use crate::{
     epoch::{Epoch, Holder},
 };
 
-mod digest;
+pub(crate) mod digest;
 pub mod kubernetes;
 pub mod memory;
 pub mod postgres;

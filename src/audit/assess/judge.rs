@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     api::{
-        ClaimKind, FencedLockStatus, LockClass, Verdict,
+        ClaimKind, FencedLockStatus, LockClass, Verdict, WriteBoundarySpec,
         conditions::{self, Truth, find, reason},
     },
     audit::{
@@ -53,7 +53,7 @@ pub struct JudgedLock {
     pub id: Id,
     /// Where it was read.
     pub place: Place,
-    /// Its class, when it can be read.
+    /// Its class, when that can be read.
     pub class: Option<LockClass>,
     /// Its Lease, if it has one.
     pub lease: Option<String>,
@@ -104,7 +104,7 @@ impl Look {
     /// Judges it all.
     pub fn judge(self, ways: &Ways) -> Assessment {
         let mut result = Assessment { findings: self.findings, ..Assessment::default() };
-        let known = Known::new(&self.locks, &self.boundaries);
+        let known = Known::new(&self.locks, &self.boundaries, ways.baseline.as_ref());
         for (name, lock) in &self.locks {
             one_lock(name, lock, &known, ways, &mut result);
         }
@@ -189,7 +189,7 @@ fn gone(baseline: &Baseline, locks: &BTreeMap<Name, Box<Declared<LockObject>>>) 
                        change; if it was renamed or moved, look whether its new declaration has the class and the boundaries of the old one";
         Located {
             object: Id { kind: "FencedLock".into(), namespace: namespace.into(), name: name.into() },
-            place: Place::default(),
+            place: Place { file: baseline.file.clone(), line: u32::from(!baseline.file.is_empty()) },
             finding: rule::CRITICAL_LOCK_GONE.finds("", message),
             excused: None,
         }
@@ -233,10 +233,36 @@ struct Known<'a> {
     by_lock: HashMap<(&'a str, &'a str), Vec<&'a Name>>,
     /// The lock that was there first on each Lease.
     first_on_lease: HashMap<(&'a str, &'a str), (Option<Timestamp>, &'a str)>,
+    /// What was correctness-critical in the baseline: a namespace with a name, and with a Lease.
+    critical: HashSet<(&'a str, Option<&'a str>, Option<&'a str>)>,
+    /// The boundary of another lock that was there first on each table or object, by name.
+    first_on_target: HashMap<Target<'a>, &'a Name>,
+}
+
+/// What one lock's boundaries guard, and no other lock's may.
+type Target<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
+
+/// The tables and named objects of a boundary.
+fn targets<'a>(namespace: &'a str, spec: &'a WriteBoundarySpec) -> Vec<Target<'a>> {
+    let postgres = spec.postgres.iter().flat_map(|postgres| {
+        let key = &postgres.connection.secret_key_ref;
+        postgres
+            .tables
+            .iter()
+            .map(move |table| (namespace, key.name.as_str(), key.key.as_str(), table.schema.as_str(), table.name.as_str()))
+    });
+    let objects = spec.kubernetes.iter().flat_map(|objects| &objects.targets).flat_map(move |target| {
+        target.names.iter().map(move |name| (namespace, "", target.group.as_str(), target.resource.as_str(), name.as_str()))
+    });
+    postgres.chain(objects).collect()
 }
 
 impl<'a> Known<'a> {
-    fn new(locks: &'a BTreeMap<Name, Box<Declared<LockObject>>>, boundaries: &'a BTreeMap<Name, Box<Declared<BoundaryObject>>>) -> Self {
+    fn new(
+        locks: &'a BTreeMap<Name, Box<Declared<LockObject>>>,
+        boundaries: &'a BTreeMap<Name, Box<Declared<BoundaryObject>>>,
+        baseline: Option<&'a Baseline>,
+    ) -> Self {
         let mut by_lock: HashMap<_, Vec<_>> = HashMap::new();
         for (name, boundary) in boundaries {
             if let Some(lock) = &boundary.lock_ref {
@@ -249,7 +275,31 @@ impl<'a> Known<'a> {
             let this = (lock.created, &**name);
             first_on_lease.entry((&**namespace, lease.as_str())).and_modify(|first| *first = this.min(*first)).or_insert(this);
         }
-        Self { locks, boundaries, by_lock, first_on_lease }
+        let mut critical = HashSet::new();
+        for (namespace, name, lease) in baseline.into_iter().flat_map(Baseline::critical) {
+            critical.insert((namespace, Some(name), None));
+            critical.extend(lease.map(|lease| (namespace, None, Some(lease))));
+        }
+        let mut first_on_target = HashMap::new();
+        for (name, boundary) in boundaries {
+            for target in boundary.object.iter().flat_map(|object| targets(&name.0, &object.spec)) {
+                first_on_target.entry(target).or_insert(name);
+            }
+        }
+        Self { locks, boundaries, by_lock, first_on_lease, critical, first_on_target }
+    }
+
+    /// Another lock's boundary that was there first, by name, on something that this one guards.
+    fn shares(&self, (namespace, _): &Name, boundary: &BoundaryObject, ways: &Ways) -> Option<String> {
+        // In a cluster the operator has looked who was there first.
+        if ways.is_cluster {
+            return None;
+        }
+        targets(namespace, &boundary.spec).into_iter().find_map(|target| {
+            let first = self.first_on_target.get(&target)?;
+            let other = self.boundaries.get(*first)?.object.as_ref()?;
+            (other.spec.lock_ref != boundary.spec.lock_ref).then(|| format!("{}/{}", first.0, first.1))
+        })
     }
 
     /// Another lock on the same Lease that came first: by creation, then by name. Manifests have no creation.
@@ -270,7 +320,7 @@ impl<'a> Known<'a> {
                 Required {
                     name: boundary.to_owned(),
                     listed,
-                    found: found.map_or(Found::Missing, |read| found_for(name, lock, read, ways)),
+                    found: found.map_or(Found::Missing, |read| found_for(name, lock, read, self, ways)),
                 }
             })
             .collect()
@@ -282,14 +332,14 @@ fn first_error<K>(read: &Declared<K>) -> String {
     first.unwrap_or_else(|| format!("cannot be read as a {}", read.id.kind))
 }
 
-fn found_for(name: &Name, lock: &LockObject, read: &Declared<BoundaryObject>, ways: &Ways) -> Found {
+fn found_for(name: &Name, lock: &LockObject, read: &Declared<BoundaryObject>, known: &Known<'_>, ways: &Ways) -> Found {
     if let Some(other) = read.lock_ref.as_ref().filter(|other| ***other != *name.1) {
         return Found::OtherLock(other.clone());
     }
     let Some(boundary) = &read.object else { return Found::Malformed(first_error(read)) };
     Found::Present(Present {
         type_: boundary.spec.type_,
-        judgement: judge_boundary(boundary, &side(Some(lock), ways), ways),
+        judgement: judge_boundary(boundary, known.shares(name, boundary, ways).as_deref(), &side(Some(lock), ways), ways),
         needs_activation: boundary.spec.needs_activation(lock.spec.contract),
         by_pod: boundary.spec.kubernetes.as_ref().is_some_and(|k| k.claim == ClaimKind::PodIdentity),
     })
@@ -302,7 +352,7 @@ fn side(lock: Option<&LockObject>, ways: &Ways) -> LockSide {
     LockSide::Found { active: active.map(|grant| (grant.epoch, grant.holder.as_str().to_owned())) }
 }
 
-fn judge_boundary(boundary: &BoundaryObject, lock: &LockSide, ways: &Ways) -> boundary::Judgement {
+fn judge_boundary(boundary: &BoundaryObject, target_shared: Option<&str>, lock: &LockSide, ways: &Ways) -> boundary::Judgement {
     let status = boundary.status.as_deref().filter(|_| ways.is_cluster);
     let current = status.filter(|status| status.verdict.is_some() && status.observed_generation == boundary.generation);
     let evidence = match current {
@@ -315,19 +365,13 @@ fn judge_boundary(boundary: &BoundaryObject, lock: &LockSide, ways: &Ways) -> bo
         None if is_built_in(&boundary.spec) => Evidence::Unseen,
         None => Evidence::NotImplemented,
     };
-    boundary::judge(&boundary::Facts {
-        spec: &boundary.spec,
-        field_errors: &[],
-        target_shared: None,
-        lock,
-        evidence: &evidence,
-        now: ways.now,
-    })
+    boundary::judge(&boundary::Facts { spec: &boundary.spec, field_errors: &[], target_shared, lock, evidence: &evidence, now: ways.now })
 }
 
 fn one_lock(name: &Name, read: &Declared<LockObject>, known: &Known<'_>, ways: &Ways, result: &mut Assessment) {
     let Some(lock) = &read.object else {
-        say(&mut result.findings, &read.id, &read.place, &read.suppressions, ways.now, read.findings.iter().cloned());
+        let findings = read.findings.iter().cloned().chain(downgraded(name, read, known));
+        say(&mut result.findings, &read.id, &read.place, &read.suppressions, ways.now, findings);
         result.locks.push(JudgedLock {
             id: read.id.clone(),
             place: read.place.clone(),
@@ -371,13 +415,7 @@ fn one_lock(name: &Name, read: &Declared<LockObject>, known: &Known<'_>, ways: &
         specs: &specs,
         is_cluster: ways.is_cluster,
     }));
-    if spec.class == LockClass::EfficiencyOnly
-        && ways.baseline.as_ref().is_some_and(|baseline| baseline.was_critical(&name.0, &name.1, read.lease.as_deref()))
-    {
-        let message = "the lock is CorrectnessCritical in the baseline and EfficiencyOnly here: two holders at once corrupt what they corrupted before. If the \
-                       old class was wrong, write the baseline again in the same change, so that a reviewer sees both";
-        findings.push(rule::CLASS_DOWNGRADED.finds("", message));
-    }
+    findings.extend(downgraded(name, read, known));
     say(&mut result.findings, &read.id, &read.place, &read.suppressions, ways.now, findings);
     result.locks.push(JudgedLock {
         id: read.id.clone(),
@@ -386,6 +424,19 @@ fn one_lock(name: &Name, read: &Declared<LockObject>, known: &Known<'_>, ways: &
         lease: read.lease.clone(),
         judged,
     });
+}
+
+/// That a lock was correctness-critical and is not, also when the rest of it cannot be read.
+fn downgraded(name: &Name, read: &Declared<LockObject>, known: &Known<'_>) -> Option<Finding> {
+    let was_critical = || {
+        let on_lease = read.lease.as_deref().is_some_and(|lease| known.critical.contains(&(&*name.0, None, Some(lease))));
+        on_lease || known.critical.contains(&(&*name.0, Some(&*name.1), None))
+    };
+    (read.class == Some(LockClass::EfficiencyOnly) && was_critical()).then(|| {
+        let message = "the lock is CorrectnessCritical in the baseline and EfficiencyOnly here: two holders at once corrupt what they corrupted before. If the \
+                       old class was wrong, write the baseline again in the same change, so that a reviewer sees both";
+        rule::CLASS_DOWNGRADED.finds("", message)
+    })
 }
 
 fn invalid(read: &Declared<LockObject>) -> verdict::Judgement {
@@ -453,7 +504,7 @@ fn one_boundary(name: &Name, read: &Declared<BoundaryObject>, known: &Known<'_>,
     if let Some(boundary) = &read.object {
         let lock = known.locks.get(&(name.0.clone(), boundary.spec.lock_ref.name.as_str().into()));
         let side = lock.map_or(LockSide::NotFound, |lock| side(lock.object.as_ref(), ways));
-        let judged = judge_boundary(boundary, &side, ways);
+        let judged = judge_boundary(boundary, known.shares(name, boundary, ways).as_deref(), &side, ways);
         about.extend(rules::boundary::about(&rules::boundary::Judged {
             spec: &boundary.spec,
             judged: &judged,
@@ -545,6 +596,48 @@ mod tests {
         assert_eq!(twice.findings.iter().map(|found| found.finding.severity).collect::<Vec<_>>(), [Severity::Warning]);
     }
 
+    /// A table belongs to one lock: the boundary that comes second, by name, is refused, and its lock with it.
+    #[test]
+    fn two_locks_that_guard_one_table_are_told() {
+        let named = |object: Value, name: &str| with(object, "/metadata/name", name);
+        let db = |name: &str, lock: &str, table: &str| {
+            let connection = json!({"secretKeyRef": {"name": "db", "key": "url"}});
+            let spec = json!({"type": "Postgres", "mode": "Enforce",
+                "postgres": {"connection": connection, "tables": [{"schema": "public", "name": table}], "writerRoles": ["app"]}});
+            with(named(boundary(&spec), name), "/spec/lockRef/name", lock)
+        };
+        let one = |name: &str, boundary: &str| named(lock(&json!({"lease": {"name": name}}), &[boundary]), name);
+        let of = |table: &str| {
+            let result = judged(&[one("a", "a-db"), one("b", "b-db"), db("a-db", "a", "t"), db("b-db", "b", table)], None);
+            result.locks.iter().map(|lock| lock.judged.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(of("t"), [Verdict::Unproven, Verdict::Invalid]);
+        assert_eq!(of("other"), [Verdict::Unproven, Verdict::Unproven]);
+    }
+
+    /// What the operator knows to be open is an error; what it has not looked at yet, or only counts, is a warning.
+    #[test]
+    fn a_boundary_that_is_known_to_be_open_is_an_error() {
+        for (reason, severity) in [
+            ("BypassFound", Severity::Error),
+            ("ProbeFailed", Severity::Error),
+            ("Observing", Severity::Warning),
+            ("ProofPending", Severity::Warning),
+        ] {
+            let mut open = boundary(&json!({"type": "Kubernetes", "mode": if reason == "Observing" { "Observe" } else { "Enforce" },
+                "kubernetes": {"claim": "PodIdentity", "targets": [{"resource": "configmaps", "names": ["web"]}]}}));
+            open["status"] = json!({"verdict": "Unproven", "reason": reason, "conditions": [
+                {"type": "Proven", "status": "False", "reason": reason, "message": "m", "lastTransitionTime": "2026-12-01T00:00:00Z"}]});
+            let mut look = Look::default();
+            for object in [lock(&json!({"lease": {"name": "a"}}), &["b"]), open] {
+                look.add(read::object(&object, &Place::default(), &"default".into()).unwrap());
+            }
+            let result = look.judge(&Ways { is_cluster: true, ..ways(None) });
+            let found = result.findings.iter().find(|found| found.finding.rule.id == "boundary-not-proven");
+            assert_eq!(found.map(|found| found.finding.severity), Some(severity), "{reason}: {:?}", result.findings);
+        }
+    }
+
     fn baseline_of(result: &Assessment) -> Baseline {
         let known = |lock: &JudgedLock| KnownLock { class: lock.class.unwrap(), lease: lock.lease.clone() };
         let locks = result.locks.iter().map(|lock| (format!("{}/{}", lock.id.namespace, lock.id.name), known(lock)));
@@ -586,6 +679,13 @@ mod tests {
         assert_eq!(counted(&of(&renamed)), [("class-downgraded", "")]);
         assert_eq!(counted(&of(&elsewhere)), [("critical-lock-gone", "")]);
         assert_eq!(counted(&of(&critical)), []);
+        // What the API server refuses is downgraded all the same, and no annotation answers for either.
+        let mut refused = harmless;
+        refused["spec"]["nots"] = json!("x");
+        refused["metadata"]["annotations"] = json!({"fencedlock.dev/suppress.field-invalid": "until 2027-03-31: why"});
+        let found = of(&refused);
+        let rules: Vec<_> = counted(&found).into_iter().map(|(rule, _)| rule).collect();
+        assert_eq!(rules, ["class-downgraded", "field-invalid", "suppression-invalid"]);
     }
 
     /// H04: who answers for repeated mails answers for a risk. Nothing is enforced, and once it has ended the finding is back.

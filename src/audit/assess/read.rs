@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::{Id, Located, Place};
 use crate::{
     api::{
-        FencedLock, FencedLockSpec, FencedLockStatus, GROUP, VERSION, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus,
+        FencedLock, FencedLockSpec, FencedLockStatus, GROUP, LockClass, VERSION, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus,
         conditions::shorten, named_lock,
     },
     audit::{
@@ -69,6 +69,8 @@ pub struct Declared<K> {
     pub suppressions: Vec<Suppression>,
     /// `spec.lockRef.name`, also when the rest cannot be read.
     pub lock_ref: Option<String>,
+    /// `spec.class`, likewise.
+    pub class: Option<LockClass>,
     /// `spec.coordinator.lease.name`, likewise.
     pub lease: Option<String>,
     /// The workloads that the object's annotation says use the lock.
@@ -83,8 +85,7 @@ pub fn object(value: &Value, place: &Place, default_namespace: &Arc<str>) -> Opt
     let api_version = text("/apiVersion").unwrap_or_default();
     let (group, version) = api_version.split_once('/').unwrap_or((api_version, ""));
     // The API server refuses another spelling, and whoever wrote it believes that the lock is declared.
-    let has_our_name = text("/kind").is_some_and(|kind| ["FencedLock", "WriteBoundary"].iter().any(|ours| kind.eq_ignore_ascii_case(ours)));
-    let is_ours = group.eq_ignore_ascii_case(GROUP) || has_our_name && !group.contains('.');
+    let is_ours = group.eq_ignore_ascii_case(GROUP) || text("/kind").is_some_and(is_called_ours);
     let kind = text("/kind").or_else(|| is_ours.then_some(""))?;
     let namespace = text("/metadata/namespace").map_or_else(|| default_namespace.clone(), Arc::from);
     let id = Id { kind: kind.into(), namespace, name: text("/metadata/name").unwrap_or_default().into() };
@@ -108,6 +109,28 @@ pub fn object(value: &Value, place: &Place, default_namespace: &Arc<str>) -> Opt
         "WriteBoundary" => Some(Kept::Boundary(Box::new(declared::<WriteBoundary, _>(value, id, place, rules::boundary::about_field)))),
         other => wrong(format!("kind: {other:?} is not a kind of {GROUP}; there are FencedLock and WriteBoundary")),
     }
+}
+
+/// Whether a kind is spelled like one of ours, by whoever meant one: in another group, in the plural, in another case.
+fn is_called_ours(kind: &str) -> bool {
+    ["FencedLock", "FencedLocks", "WriteBoundary", "WriteBoundaries"].iter().any(|ours| kind.eq_ignore_ascii_case(ours))
+}
+
+/// Where an object of our kinds lies within another one, which an API server would not take for one: a Template, a List whose items are no list.
+pub fn buried(value: &Value) -> Option<String> {
+    let parts: Vec<(String, &Value)> = match value {
+        Value::Object(fields) => {
+            let is_kind = |(key, value): (&String, &Value)| key.eq_ignore_ascii_case("kind") && value.as_str().is_some_and(is_called_ours);
+            // A reference has a kind too, and nothing to declare.
+            if fields.contains_key("spec") && fields.iter().any(is_kind) {
+                return Some(String::new());
+            }
+            fields.iter().map(|(key, value)| (format!(".{key}"), value)).collect()
+        }
+        Value::Array(items) => items.iter().enumerate().map(|(index, item)| (format!("[{index}]"), item)).collect(),
+        _ => return None,
+    };
+    parts.into_iter().find_map(|(name, part)| Some(name + &buried(part)?))
 }
 
 /// The annotations of an object.
@@ -158,6 +181,7 @@ fn declared<K: DeserializeOwned, O: From<K>>(
         findings,
         suppressions,
         lock_ref: named_lock(value).map(str::to_owned),
+        class: value.pointer("/spec/class").and_then(|class| <LockClass as serde::Deserialize>::deserialize(class).ok()),
         lease: text("/spec/coordinator/lease/name").map(str::to_owned),
         workloads: workloads.map(str::to_owned),
         created: text("/metadata/creationTimestamp").and_then(|time| time.parse().ok()),
@@ -186,6 +210,8 @@ mod tests {
             with("/apiVersion", json!("fencedlock.dev")),
             with("/apiVersion", json!("FencedLock.dev/v1alpha1")),
             with("/apiVersion", json!("v1")),
+            with("/apiVersion", json!("fenced-lock.dev/v1alpha1")),
+            with("/kind", json!("FencedLocks")),
             with("/apiVersion", json!(null)),
             with("/kind", json!("fencedlock")),
             with("/kind", json!(null)),

@@ -3,6 +3,7 @@
 //! Start with [`of`]. A flag that switches an election off is believed; a right to write Leases alone shows one only when no flag says otherwise.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
@@ -29,10 +30,10 @@ impl Configs {
         self.0.get(&(namespace.clone(), name.into())).map_or(&[], |config| config.settings.as_slice())
     }
 
-    /// How a switch stands that refers to a key; off when the ConfigMap is here and the key is not; `None` when the ConfigMap is not.
-    fn switch(&self, namespace: &Arc<str>, (name, key): &(String, String)) -> Option<bool> {
+    /// What a key holds; empty when the ConfigMap is here and has no such key, `None` when the ConfigMap is not here.
+    fn value(&self, namespace: &Arc<str>, (name, key): &(String, String)) -> Option<String> {
         let config = self.0.get(&(namespace.clone(), name.as_str().into()))?;
-        Some(config.switches.iter().any(|(known, is_on)| known == key && *is_on))
+        Some(config.values.iter().find(|(known, _)| known == key).map(|(_, value)| value.clone()).unwrap_or_default())
     }
 }
 
@@ -57,9 +58,9 @@ pub(super) fn of(
     let found =
         |form| FoundLock { object: workload.id.clone(), place: workload.place.clone(), form, suppressions: workload.suppressions.clone() };
     let singles = workload.singles.iter().map(|single| found(Form::Single(*single))).collect();
-    let read: Vec<(&Container, Vec<&Setting>)> =
+    let read: Vec<(&Container, Vec<Cow<'_, Setting>>)> =
         workload.containers.iter().map(|container| (container, settings(workload, container, configs))).collect();
-    let said: Vec<_> = read.iter().map(|(container, settings)| says(workload, container, settings, configs)).collect();
+    let said: Vec<_> = read.iter().map(|(container, settings)| says(container, settings)).collect();
     let may = may_write(workload, accounts);
     let none = MayWrite::default();
     let mut elections = Vec::new();
@@ -86,22 +87,25 @@ pub(super) fn of(
 }
 
 /// Everything that a container reads. What comes later wins.
-fn settings<'a>(workload: &Workload, container: &'a Container, configs: &'a Configs) -> Vec<&'a Setting> {
-    let files = container.configs.iter().flat_map(|name| configs.settings(&workload.id.namespace, name));
-    files.chain(&container.settings).collect()
+fn settings<'a>(workload: &Workload, container: &'a Container, configs: &'a Configs) -> Vec<Cow<'a, Setting>> {
+    let namespace = &workload.id.namespace;
+    let files = container.configs.iter().flat_map(|name| configs.settings(namespace, name)).map(Cow::Borrowed);
+    let own = container.settings.iter().map(|setting| {
+        let referred = || configs.value(namespace, setting.reference.as_ref().filter(|_| setting.value.is_none())?);
+        referred().map_or(Cow::Borrowed(setting), |value| Cow::Owned(Setting { value: Some(value), ..setting.clone() }))
+    });
+    files.chain(own).collect()
 }
 
-fn says(workload: &Workload, container: &Container, settings: &[&Setting], configs: &Configs) -> Says {
+fn says(container: &Container, settings: &[Cow<'_, Setting>]) -> Says {
     let switch = settings.iter().rev().find(|setting| matches!(setting.what, What::Switch | What::Disable));
     if let Some(switch) = switch {
-        let referred = || configs.switch(&workload.id.namespace, switch.reference.as_ref()?);
-        let value = match &switch.value {
-            Some(value) => truth(value),
-            None => match referred() {
-                None => return Says::Unknown(switch.place.clone()),
-                known => known,
-            },
+        let Some(value) = &switch.value else {
+            return Says::Unknown(switch.place.clone());
         };
+        // A key that is not there sets nothing, and most programs take that for no.
+        let is_unset = value.is_empty() && switch.reference.is_some();
+        let value = if is_unset { (switch.what == What::Switch).then_some(false) } else { truth(value) };
         match value.map(|value| value == (switch.what == What::Switch)) {
             Some(true) => return Says::Elects(switch.place.clone()),
             Some(false) => return Says::Not,
@@ -113,7 +117,7 @@ fn says(workload: &Workload, container: &Container, settings: &[&Setting], confi
     if program.is_some_and(|program| program.default == programs::Default::DoesNot) {
         return Says::Not;
     }
-    let is_named = |setting: &&&Setting| setting.certain && !matches!(setting.what, What::Identity | What::Other);
+    let is_named = |setting: &&Cow<'_, Setting>| setting.certain && !matches!(setting.what, What::Identity | What::Other);
     if let Some(named) = settings.iter().find(is_named) {
         return Says::Elects(named.place.clone());
     }
@@ -137,13 +141,13 @@ fn may_write<'a>(workload: &Workload, accounts: &'a BTreeMap<Account, MayWrite>)
 }
 
 /// The container that is meant when only the account's rights show an election: the first that is no known helper.
-fn main<'a, 'b>(read: &'a [(&'b Container, Vec<&'b Setting>)]) -> Option<&'a (&'b Container, Vec<&'b Setting>)> {
+fn main<'a, 'b>(read: &'a [(&'b Container, Vec<Cow<'b, Setting>>)]) -> Option<&'a (&'b Container, Vec<Cow<'b, Setting>>)> {
     const HELPERS: &[&str] =
         &["kube-rbac-proxy", "oauth2-proxy", "envoy", "livenessprobe", "csi-node-driver-registrar", "configmap-reload"];
     read.iter().find(|(container, _)| !container.is_init && !HELPERS.contains(&container.program()))
 }
 
-fn election(workload: &Workload, container: &Container, settings: &[&Setting], may: &MayWrite, shown_by: String) -> Form {
+fn election(workload: &Workload, container: &Container, settings: &[Cow<'_, Setting>], may: &MayWrite, shown_by: String) -> Form {
     let last =
         |what: What| settings.iter().rev().find(|s| s.what == what && s.certain).and_then(|s| s.value.clone()).filter(|v| !v.is_empty());
     let only = (may.names.len() == 1).then(|| may.names.first().cloned()).flatten();
@@ -160,7 +164,7 @@ fn election(workload: &Workload, container: &Container, settings: &[&Setting], m
 }
 
 /// What is wrong with an election, whoever declared it.
-fn wrong(container: &Container, settings: &[&Setting]) -> Vec<Finding> {
+fn wrong(container: &Container, settings: &[Cow<'_, Setting>]) -> Vec<Finding> {
     let mut findings = timing::about(&container.name, settings);
     let fixed = settings.iter().rev().find(|setting| setting.what == What::Identity);
     if let Some((fixed, value)) = fixed.and_then(|fixed| Some((fixed, fixed.value.as_deref().filter(|value| !value.is_empty())?))) {
@@ -184,14 +188,28 @@ mod tests {
     use crate::audit::{
         assess::{
             Place,
-            judge::{Look, Ways},
+            judge::{Assessment, Look, Ways},
             read,
         },
         inventory::Form,
     };
 
+    fn rules(container: &Value, more: &[Value]) -> Vec<&'static str> {
+        judged(container, false, more).findings.iter().map(|found| found.finding.rule.id).collect()
+    }
+
     /// What shows the elections of a Deployment, whose account may write Leases or not.
     fn elections(container: &Value, may: bool, more: &[Value]) -> Vec<String> {
+        let found = judged(container, may, more).unclassified.into_iter();
+        found
+            .filter_map(|lock| match lock.form {
+                Form::Election { shown_by, .. } => Some(shown_by),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn judged(container: &Value, may: bool, more: &[Value]) -> Assessment {
         let meta = json!({"name": "web", "namespace": "shop"});
         let mut objects = vec![json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta,
             "spec": {"template": {"spec": {"serviceAccountName": "web", "containers": [container]}}}})];
@@ -209,13 +227,26 @@ mod tests {
         }
         let ways =
             Ways { now: Timestamp::UNIX_EPOCH, soon: SignedDuration::ZERO, is_cluster: false, baseline: None, severities: BTreeMap::new() };
-        let found = look.judge(&ways).unclassified.into_iter();
-        found
-            .filter_map(|lock| match lock.form {
-                Form::Election { shown_by, .. } => Some(shown_by),
-                _ => None,
-            })
-            .collect()
+        look.judge(&ways)
+    }
+
+    /// Durations that a ConfigMap holds are read, and sums that no clock could hold are no obstacle.
+    #[test]
+    fn the_timing_of_an_election_is_read_wherever_it_stands() {
+        let refers = |name: &str, key: &str| json!({"name": name, "valueFrom": {"configMapKeyRef": {"name": "web", "key": key}}});
+        let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web", "namespace": "shop"},
+            "data": {"lasts": "10s", "gives-up": "30s"}});
+        let variables = json!({"name": "m", "image": "x", "args": ["--leader-elect"],
+            "env": [refers("LEADER_ELECTION_LEASE_DURATION", "lasts"), refers("LEADER_ELECTION_RENEW_DEADLINE", "gives-up")]});
+        let flags = json!({"name": "m", "image": "x", "env": [refers("A", "lasts"), refers("B", "gives-up")],
+            "args": ["--leader-elect", "--leader-elect-lease-duration=$(A)", "--leader-elect-renew-deadline=$(B)"]});
+        let endless = "18446744073709549568";
+        let enormous = json!({"name": "m", "image": "x", "args": ["--leader-elect", format!("--leader-elect-renew-deadline={endless}"),
+            format!("--leader-elect-retry-period={endless}")]});
+        for container in [variables, flags, enormous] {
+            let found = rules(&container, std::slice::from_ref(&config));
+            assert!(found.contains(&"lease-timing-without-margin"), "{container}: {found:?}");
+        }
     }
 
     /// A lock that names a workload is about the Lease that it declares, and about no other one that the workload takes.

@@ -109,7 +109,10 @@ pub(super) struct Accounts {
     bindings: Vec<Binding>,
 }
 
-/// What an account may write: the namespace, when it is one, and the names, when they are limited.
+/// How many names are kept: one tells the Lease, and two tell that it cannot be told.
+const ENOUGH: usize = 2;
+
+/// What an account may write: the namespace, when it is one, and the names, when they are limited; no more than [`ENOUGH`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MayWrite {
     pub(super) namespaces: BTreeSet<Arc<str>>,
@@ -129,10 +132,17 @@ impl Accounts {
     fn leases(&self, role: &Rights) -> Option<BTreeSet<String>> {
         let chosen =
             |other: &&Rights| role.aggregates.iter().any(|wanted| wanted.iter().all(|(name, value)| other.labels.get(name) == Some(value)));
-        let parts = self.roles.values().filter(chosen).filter_map(|other| other.leases.clone());
-        let all: Vec<_> = role.leases.clone().into_iter().chain(parts).collect();
-        let is_any = all.iter().any(BTreeSet::is_empty);
-        (!all.is_empty()).then(|| if is_any { BTreeSet::new() } else { all.into_iter().flatten().collect() })
+        let parts = self.roles.values().filter(|_| !role.aggregates.is_empty()).filter(chosen);
+        let mut names = None;
+        for leases in role.leases.iter().chain(parts.filter_map(|other| other.leases.as_ref())) {
+            if leases.is_empty() {
+                return Some(BTreeSet::new());
+            }
+            let names: &mut BTreeSet<String> = names.get_or_insert_default();
+            let room = ENOUGH.saturating_sub(names.len());
+            names.extend(leases.iter().filter(|name| !names.contains(*name)).take(room).cloned().collect::<Vec<_>>());
+        }
+        names
     }
 
     /// The accounts that may write Leases other than the nodes' heartbeats.

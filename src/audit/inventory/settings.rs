@@ -40,7 +40,7 @@ pub(super) struct Setting {
     pub(super) value: Option<String>,
     /// Where it is set: `flag --leader-elect`.
     pub(super) place: String,
-    /// The ConfigMap and its key that hold the value.
+    /// The ConfigMap and its key that hold the value; without the ConfigMap, the variable.
     pub(super) reference: Option<(String, String)>,
     /// Whether its name alone tells that it is about an election. `RENEW_DEADLINE` could be about something else.
     pub(super) certain: bool,
@@ -132,9 +132,10 @@ pub(super) fn of_arguments<'a>(arguments: impl Iterator<Item = &'a str>) -> Vec<
         };
         let value = value.trim_matches(['"', '\'']);
         // "$(POD_NAME)" is replaced where it runs.
+        let variable = value.strip_prefix("$(").and_then(|rest| rest.strip_suffix(')')).map(|name| (String::new(), name.to_owned()));
         let value = (!value.contains('$')).then(|| value.to_owned());
         let place = format!("flag -{}{name}", if word.starts_with("--") { "-" } else { "" });
-        settings.push(Setting { what, value, place, reference: None, certain });
+        settings.push(Setting { what, value, place, reference: variable, certain });
     }
     settings
 }

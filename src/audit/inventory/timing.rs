@@ -4,7 +4,7 @@
 //! may take over one lease duration after the last renewal. So `retryPeriod + renewDeadline` has to be less than `leaseDuration`, with room for a
 //! request that is not cancelled (case A07). More room makes an overlap rarer and excludes none: that takes a fence.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use super::settings::{Setting, What, duration};
 use crate::audit::rules::{Finding, catalogue as rule};
@@ -17,9 +17,10 @@ const RETRY_PERIOD: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_hours(1);
 
 /// What there is to say about the durations of one container.
-pub(super) fn about(container: &str, settings: &[&Setting]) -> Vec<Finding> {
+pub(super) fn about(container: &str, settings: &[Cow<'_, Setting>]) -> Vec<Finding> {
     let set = |what: What| {
-        let found = settings.iter().rev().find(|setting| setting.what == what)?;
+        let found =
+            settings.iter().rev().find(|setting| setting.what == what && setting.value.as_ref().is_some_and(|value| !value.is_empty()))?;
         Some((duration(found.value.as_deref()?)?, found.place.as_str()))
     };
     let (lease, renew, retry) = (set(What::LeaseDuration), set(What::RenewDeadline), set(What::RetryPeriod));
@@ -29,7 +30,7 @@ pub(super) fn about(container: &str, settings: &[&Setting]) -> Vec<Finding> {
         let value = |set: Option<(Duration, &str)>, default| set.map_or(default, |(value, _)| value);
         // A Lease stores whole seconds.
         let lasts = Duration::from_secs(value(lease, LEASE_DURATION).as_secs());
-        let gives_up = value(renew, RENEW_DEADLINE) + request + value(retry, RETRY_PERIOD);
+        let gives_up = value(renew, RENEW_DEADLINE).saturating_add(request).saturating_add(value(retry, RETRY_PERIOD));
         if gives_up >= lasts {
             let timeout = if request.is_zero() { String::new() } else { format!(" + request time-out {}", seconds(request)) };
             let message = format!(
@@ -73,7 +74,7 @@ mod tests {
                 certain: true,
             })
             .collect();
-        about("c", &settings.iter().collect::<Vec<_>>()).into_iter().map(|finding| finding.rule.id).collect()
+        about("c", &settings.iter().map(Cow::Borrowed).collect::<Vec<_>>()).into_iter().map(|finding| finding.rule.id).collect()
     }
 
     /// Cases A07 and H05.

@@ -59,8 +59,8 @@ pub struct Config {
     pub(super) namespace: Arc<str>,
     pub(super) name: Arc<str>,
     pub(super) settings: Vec<Setting>,
-    /// Its keys that say yes or no: a variable can refer to one by any name.
-    pub(super) switches: Vec<(String, bool)>,
+    /// Its keys that hold a word, a number or a duration: a variable can refer to one by any name.
+    pub(super) values: Vec<(String, String)>,
 }
 
 pub(super) fn workload(value: &Value, api_version: &str, id: &Id, place: &Place) -> Option<Workload> {
@@ -121,7 +121,7 @@ fn container(value: &Value, is_init: bool, volumes: &[(&str, &str)]) -> Containe
         list("env").filter_map(|variable| Some((variable.get("name")?.as_str()?, variable.get("value")?.as_str()?))).collect();
     let arguments: Vec<_> = list("command").chain(list("args")).filter_map(Value::as_str).map(|text| expand(text, &variables)).collect();
     let mut settings = settings::of_arguments(arguments.iter().map(|argument| &**argument));
-    let mut configs = BTreeSet::new();
+    let (mut configs, mut references) = (BTreeSet::new(), Vec::new());
     for variable in list("env") {
         let Some(name) = variable.get("name").and_then(Value::as_str) else { continue };
         let given = variable.get("value").map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
@@ -133,8 +133,15 @@ fn container(value: &Value, is_init: bool, volumes: &[(&str, &str)]) -> Containe
         }
         let reference = |field: &str| Some(variable.pointer("/valueFrom/configMapKeyRef")?.get(field)?.as_str()?.to_owned());
         let setting = settings::of_name(name, given.as_deref().filter(|text| !text.contains('$')), || format!("variable {name}"));
-        settings.extend(setting.map(|setting| Setting { reference: reference("name").zip(reference("key")), ..setting }));
-        configs.extend(reference("name"));
+        let reference = reference("name").zip(reference("key"));
+        configs.extend(reference.as_ref().map(|(config, _)| config.clone()));
+        settings.extend(setting.map(|setting| Setting { reference: reference.clone(), ..setting }));
+        references.extend(reference.map(|reference| (name, reference)));
+    }
+    // "--leader-elect=$(HA)" says what the variable says.
+    for setting in settings.iter_mut().filter(|setting| setting.reference.as_ref().is_some_and(|(config, _)| config.is_empty())) {
+        let variable = setting.reference.take().map(|(_, variable)| variable);
+        setting.reference = references.iter().find(|(name, _)| variable.as_deref() == Some(*name)).map(|(_, reference)| reference.clone());
     }
     configs.extend(list("envFrom").filter_map(|source| source.pointer("/configMapRef/name")?.as_str()).map(str::to_owned));
     let mounted: BTreeSet<_> = list("volumeMounts").filter_map(|mount| mount.get("name")?.as_str()).collect();
@@ -145,20 +152,45 @@ fn container(value: &Value, is_init: bool, volumes: &[(&str, &str)]) -> Containe
     Container { name: text("/name").to_owned(), image: image.to_owned(), is_init, settings, configs }
 }
 
-/// With the container's own variables in place of `$(NAME)`, as the kubelet does it.
+/// The longest text that is made by putting variables in.
+const LONGEST: usize = 64 << 10;
+
+/// With the container's own variables in place of `$(NAME)`, once and from left to right: what is put in is not looked at again.
 fn expand<'a>(text: &'a str, variables: &[(&str, &str)]) -> Cow<'a, str> {
-    if !text.contains("$(") {
-        return text.into();
+    let mut rest = text;
+    let mut expanded = String::new();
+    while let Some((before, after)) = rest.split_once("$(")
+        && expanded.len() < LONGEST
+    {
+        let name = after.split_once(')').map_or(after, |(name, _)| name);
+        // The last one of a name counts.
+        let value = variables.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        expanded.push_str(before);
+        match value {
+            Some(value) => {
+                expanded.push_str(value);
+                rest = &after[name.len() + 1..];
+            }
+            None => {
+                expanded.push_str("$(");
+                rest = after;
+            }
+        }
     }
-    variables.iter().fold(text.into(), |text: Cow<'_, str>, (name, value)| text.replace(&format!("$({name})"), value).into())
+    if expanded.is_empty() { text.into() } else { (expanded + rest).into() }
 }
+
+/// The longest value of a ConfigMap that is kept: a name, a number, a duration.
+const LONGEST_VALUE: usize = 63;
 
 /// What a ConfigMap says about an election: in its keys, or in a file that one of them holds.
 pub(super) fn config(value: &Value, id: &Id) -> Config {
-    let (mut found, mut switches) = (Vec::new(), Vec::new());
+    let (mut found, mut values) = (Vec::new(), Vec::new());
     for (key, value) in value.get("data").and_then(Value::as_object).into_iter().flatten() {
         let Some(text) = value.as_str() else { continue };
-        switches.extend(settings::truth(text).map(|is_on| (key.clone(), is_on)));
+        if text.len() <= LONGEST_VALUE {
+            values.push((key.clone(), text.to_owned()));
+        }
         let place = || format!("ConfigMap {}, key {key}", id.name);
         found.extend(settings::of_name(key, Some(text), place));
         let lower = text.to_ascii_lowercase();
@@ -173,7 +205,7 @@ pub(super) fn config(value: &Value, id: &Id) -> Config {
             found.extend(lines.filter_map(|(name, value)| settings::of_name(name.trim(), Some(value.trim()), place)));
         }
     }
-    Config { namespace: id.namespace.clone(), name: id.name.clone(), settings: found, switches }
+    Config { namespace: id.namespace.clone(), name: id.name.clone(), settings: found, values }
 }
 
 /// Keys below each other are read as one name: `leaderElection.resourceName`.
@@ -186,5 +218,22 @@ fn in_file(path: &str, value: &Value, place: &impl Fn() -> String, found: &mut V
             Value::Bool(_) | Value::Number(_) => found.extend(settings::of_name(&path, Some(&value.to_string()), place)),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A variable that holds two others, and so on: what is put in is not looked at again.
+    #[test]
+    fn variables_are_put_in_once() {
+        let names: Vec<_> = (0..64).map(|number| (format!("A{number}"), format!("$(A{0})$(A{0})", number + 1))).collect();
+        let variables: Vec<_> = names.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(expand("x$(A0)y", &variables), "x$(A1)$(A1)y");
+        assert_eq!(expand("$(B) $(A63)$(", &variables), "$(B) $(A64)$(A64)$(");
+        assert_eq!(expand("plain", &variables), "plain");
+        let long = "$(A0)".repeat(LONGEST);
+        assert!(expand(&long, &variables).len() < 2 * long.len() + LONGEST);
     }
 }

@@ -21,7 +21,7 @@ rules! {
     BOUNDARY_NOT_LISTED: Warning "boundary-not-listed" "a write boundary refers to a lock that does not list it, so that deleting it would go unnoticed"
     BOUNDARY_WITHOUT_LOCK: Warning "boundary-without-lock" "a write boundary refers to a lock that is not there"
     BOUNDARY_INVALID: Error "boundary-invalid" "a lock needs a write boundary whose declaration contradicts itself"
-    BOUNDARY_NOT_PROVEN: Warning "boundary-not-proven" "a write boundary was not seen to refuse an obsolete owner"
+    BOUNDARY_NOT_PROVEN: Error "boundary-not-proven" "a write boundary was not seen to refuse an obsolete owner"
     PROOF_EXPIRED: Error "proof-expired" "the proof of a write boundary is too old, or is void since something changed"
     BOUNDARY_VIOLATED: Error "boundary-violated" "a write boundary accepted an obsolete owner, or its guard can be gone around"
     CONTRACT_TOO_WEAK: Error "contract-too-weak" "a write boundary refuses an obsolete owner later than its lock needs"
@@ -64,9 +64,10 @@ rules! {
     SUPPRESSION_EXPIRED: Warning "suppression-expired" "an annotation that suppresses a finding has ended"
 }
 
-/// Rules that no annotation answers for: what they ask is a decision, and an annotation in the same object would take its place.
+/// Rules that no annotation answers for: what they ask is a decision, which an annotation in the same object would take the place of, or they are
+/// about an object that nothing else can be said of.
 pub fn needs_a_decision(rule: &Rule) -> bool {
-    [&UNCLASSIFIED_LOCK, &CLASS_DOWNGRADED, &SUPPRESSION_INVALID].contains(&rule)
+    [&UNCLASSIFIED_LOCK, &CLASS_DOWNGRADED, &FIELD_INVALID, &SHARED_LEASE, &SUPPRESSION_INVALID].contains(&rule)
 }
 
 /// The rule of an id.

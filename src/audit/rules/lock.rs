@@ -97,9 +97,13 @@ fn by_verdict(lock: &Judged<'_>) -> Option<Finding> {
     Some(to_come(lock, judged.reason, rule.finds("", &judged.message)))
 }
 
-/// In a manifest nobody can have looked yet: that is no fault.
+/// A proof that is still to come is no fault, and in a manifest nobody can have looked. To observe first is the documented way to begin.
 fn to_come(lock: &Judged<'_>, reason: &str, found: Finding) -> Finding {
-    if reason == reason::PROOF_PENDING && !lock.is_cluster { found.at_most(Severity::Info) } else { found }
+    match reason {
+        reason::PROOF_PENDING if !lock.is_cluster => found.at_most(Severity::Info),
+        reason::PROOF_PENDING | reason::OBSERVING => found.at_most(Severity::Warning),
+        _ => found,
+    }
 }
 
 /// What keeps one boundary from being good.

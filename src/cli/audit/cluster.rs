@@ -85,6 +85,12 @@ impl Scope {
         loop {
             let page = match api.list(&pages).await {
                 Ok(page) => page,
+                // Leases are in every cluster: what knows none is something else, such as a proxy with another path.
+                Err(kube::Error::Api(status)) if status.code == 404 && K::group(&()) == Lease::group(&()) => {
+                    return Err(Failure::Other(
+                        "the server knows no Leases, so it is no Kubernetes API: look at its address in the kubeconfig".into(),
+                    ));
+                }
                 Err(kube::Error::Api(status)) if status.code == 404 => {
                     bar.suspend(|| {
                         writeln!(io::stderr(), "note: this cluster knows no {what}: none is declared. fencedlock crds | kubectl apply -f -, or the chart, brings them")

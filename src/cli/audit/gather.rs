@@ -14,6 +14,7 @@ use crate::{
         },
         rules::{Finding, Severity, catalogue as rule},
     },
+    boundary::digest,
     cli::{
         Failure,
         manifests::{self, Chunk, Exclude, Parsed, Problem, Text},
@@ -51,19 +52,37 @@ pub(super) fn turn(chunk: &Chunk, namespace: &Arc<str>) -> Vec<Kept> {
     let parsed = manifests::parse(text, chunk.line).into_iter();
     let kept = parsed
         .filter_map(|parsed| match parsed {
-            // "// comment" makes text of what follows it.
-            Parsed::Object(line, value) if names_us && !value.is_object() && !value.is_null() => {
-                let message = "speaks of fencedlock.dev and is no object: write one manifest per document";
-                Some(wrong(line, rule::UNREADABLE_DOCUMENT.finds(line.to_string(), message)))
+            // "// comment" makes text of what follows it, and a command's error message is text.
+            Parsed::Object(line, value) if is_ours && !value.is_object() && !value.is_null() => {
+                let message = "is no object: write one manifest per document";
+                Some(wrong(line, rule::UNREADABLE_DOCUMENT.finds(print(text), message)))
             }
-            Parsed::Object(line, value) if names_us && patches(&value) => Some(wrong(line, unapplied())),
-            Parsed::Object(line, value) => read::object(&value, &place(line), namespace),
+            // "Error: …" of the command before the pipe is a mapping.
+            Parsed::Object(line, value) if chunk.how.is_named && value.as_object().is_some_and(|fields| !fields.contains_key("kind")) => {
+                let found = rule::UNREADABLE_DOCUMENT.finds(print(text), "has no kind, so it is no manifest: did the command that wrote it fail?");
+                Some(wrong(line, if names_us || &*chunk.file == "-" { found } else { found.at_most(Severity::Warning) }))
+            }
+            Parsed::Object(line, value) if patches(&value) => {
+                // One that does not say what it patches may mean a lock.
+                Some(wrong(line, if names_us { unapplied() } else { unapplied().at_most(Severity::Info) }))
+            }
+            Parsed::Object(line, value) => match read::object(&value, &place(line), namespace) {
+                None if let Some(at) = names_us.then(|| read::buried(&value)).flatten() => {
+                    let at = at.trim_start_matches('.');
+                    let message = format!(
+                        "{at} is a FencedLock or a WriteBoundary that lies within another object, and was not read: audit what is made of it, as \
+                         helm template, kustomize build or oc process print it"
+                    );
+                    Some(wrong(line, rule::UNREADABLE_DOCUMENT.finds(at, message)))
+                }
+                kept => kept,
+            },
             Parsed::Problem(line, Problem::Unreadable(why)) => {
-                Some(wrong(line, weigh(rule::UNREADABLE_DOCUMENT.finds(line.to_string(), format!("is not YAML: {why}")))))
+                Some(wrong(line, weigh(rule::UNREADABLE_DOCUMENT.finds(print(text), format!("is not YAML: {why}")))))
             }
             Parsed::Problem(line, Problem::Duplicate(why)) => {
                 let message = format!("{why}: the last one counts here, and another reader may take the first or refuse the document");
-                let finding = rule::DUPLICATE_KEY.finds(line.to_string(), message);
+                let finding = rule::DUPLICATE_KEY.finds(print(text), message);
                 // Of two classes one is not what somebody reads.
                 Some(wrong(line, if names_us { finding } else { finding.at_most(Severity::Warning) }))
             }
@@ -73,6 +92,13 @@ pub(super) fn turn(chunk: &Chunk, namespace: &Arc<str>) -> Vec<Kept> {
     kept.chain(patch).collect()
 }
 
+/// What makes a document that cannot be read the same one when lines move above it, and another one when it changes.
+fn print(text: &[u8]) -> String {
+    let mut print = digest::hash([&*String::from_utf8_lossy(text)]);
+    print.truncate(12);
+    print
+}
+
 /// Whether a text speaks of our kinds, also in UTF-16, which is refused.
 fn names_us(text: &[u8]) -> bool {
     const WIDE: &[u8] = b"f\0e\0n\0c\0e\0d\0l\0o\0c\0k\0.\0d\0e\0v";
@@ -80,14 +106,17 @@ fn names_us(text: &[u8]) -> bool {
     [GROUP.as_bytes(), b"FencedLock", b"WriteBoundary"].into_iter().any(has) || memchr::memchr(0, text).is_some() && has(WIDE)
 }
 
-/// Whether an object is a kustomization that patches others.
+/// Whether an object is a kustomization that patches others; Flux has one of its own.
 fn patches(value: &Value) -> bool {
-    let is_kustomization = value.get("kind").is_none_or(|kind| kind == "Kustomization");
-    is_kustomization && ["patches", "patchesJson6902", "patchesStrategicMerge"].iter().any(|field| value.get(field).is_some())
+    const FIELDS: &[&str] = &["patches", "patchesJson6902", "patchesStrategicMerge", "replacements"];
+    let is_kustomization = value.get("kind").is_none_or(|kind| kind == "Kustomization" || kind == "Component");
+    let has = |value: &Value| FIELDS.iter().any(|field| value.get(field).is_some());
+    is_kustomization && (has(value) || value.get("spec").is_some_and(has))
 }
 
 fn unapplied() -> Finding {
-    let message = "a kustomization lays this over a FencedLock or a WriteBoundary, and what comes of it is not here: kustomize build FOLDER | fencedlock audit -";
+    let message = "a kustomization lays parts over objects, perhaps over a FencedLock or a WriteBoundary, and what comes of it is not here: kustomize build FOLDER \
+                   | fencedlock audit -";
     rule::PATCH_NOT_APPLIED.finds("", message)
 }
 

@@ -162,7 +162,8 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
 fn read_baseline(path: &Path) -> Result<Baseline, Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::Other(format!("the baseline {}: {why}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
-    let read: Baseline = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+    let mut read: Baseline = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+    read.file = path.display().to_string().into();
     if read.version != baseline::VERSION {
         let why = format!("is of version {}, and this program reads version {}: write it again", read.version, baseline::VERSION);
         return Err(failed(&why));

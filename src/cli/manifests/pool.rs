@@ -23,12 +23,18 @@ pub(super) struct Sender {
     next: u64,
     batch: Vec<Chunk>,
     bytes: usize,
+    sent: u64,
 }
 
 impl Sender {
-    /// Whether nothing was handed over yet.
-    pub(super) fn is_unused(&self) -> bool {
-        self.next == 0 && self.batch.is_empty()
+    /// How many chunks were handed over.
+    pub(super) const fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Fails when nothing was handed over since: what was to be written there has failed, and a shell does not tell.
+    pub(super) fn must_have_grown(&self, since: u64, why: impl FnOnce() -> String) -> Result<(), Failure> {
+        if self.sent > since { Ok(()) } else { Err(Failure::Other(why())) }
     }
 
     /// Hands a chunk over; waits while the cores are behind.
@@ -38,6 +44,7 @@ impl Sender {
             _ => 0,
         };
         self.batch.push(chunk);
+        self.sent += 1;
         if self.batch.len() >= CHUNKS || self.bytes >= BYTES {
             self.flush();
         }
@@ -63,7 +70,7 @@ pub(super) fn run<T: Send>(
     let taken = Mutex::new(taken);
     thread::scope(|scope| {
         let cutter = scope.spawn(move || {
-            let mut sender = Sender { batches, next: 0, batch: Vec::new(), bytes: 0 };
+            let mut sender = Sender { batches, next: 0, batch: Vec::new(), bytes: 0, sent: 0 };
             let outcome = cut(&mut sender);
             sender.flush();
             outcome

@@ -24,11 +24,13 @@ struct Cutter<'a> {
     /// How far the items of a List are indented, once one has begun.
     items: Option<usize>,
     is_list: bool,
+    /// The lines that say of what kind the document is, as far as they have come.
+    head: Vec<u8>,
 }
 
 /// Cuts a file.
 pub(super) fn split(mut input: impl BufRead, file: &Arc<str>, how: How, send: &mut Sender) -> Result<(), Failure> {
-    let mut cutter = Cutter { file, how, send, text: Vec::new(), start: 1, line: 1, items: None, is_list: false };
+    let mut cutter = Cutter { file, how, send, text: Vec::new(), start: 1, line: 1, items: None, is_list: false, head: Vec::new() };
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -73,10 +75,14 @@ impl Cutter<'_> {
             self.send.send(Chunk { file: self.file.clone(), line: self.start, text: Text::Document(text), how: self.how });
         }
         (self.start, self.items, self.is_list) = (self.line + skip, None, false);
+        self.head.clear();
     }
 
     /// Cuts before an item when what is there is large already. Each part is a List of its own.
     fn cut_list(&mut self, line: &[u8], bare: &[u8]) {
+        if line.starts_with(b"kind:") || line.starts_with(b"apiVersion:") {
+            self.head.extend_from_slice(line);
+        }
         if bare == b"items:" {
             (self.is_list, self.items) = (true, None);
             return;
@@ -87,11 +93,14 @@ impl Cutter<'_> {
             self.items = Some(indent);
         }
         if self.text.len() >= LARGE && begins && self.items == Some(indent) {
-            let items = self.items;
+            let (items, head) = (self.items, std::mem::take(&mut self.head));
             self.end(0);
-            // The line that is put in front is not in the file.
-            (self.start, self.items, self.is_list) = (self.line - 1, items, true);
+            // The lines that are put in front are not in the file.
+            let in_front = u32::try_from(memchr::memchr_iter(b'\n', &head).count()).unwrap_or(u32::MAX).saturating_add(1);
+            (self.start, self.items, self.is_list) = (self.line.saturating_sub(in_front), items, true);
+            self.text.extend_from_slice(&head);
             self.text.extend_from_slice(b"items:\n");
+            self.head = head;
         }
     }
 }

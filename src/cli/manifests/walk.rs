@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use globset::{Glob, GlobSet, GlobSetBuilder};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use serde_json::Value;
 
 use super::{Chunk, How, Text, pool::Sender, split::split};
@@ -23,7 +23,9 @@ impl Exclude {
     pub(in crate::cli) fn new(patterns: &[String]) -> Result<Self, Failure> {
         let mut set = GlobSetBuilder::new();
         for pattern in patterns {
-            set.add(Glob::new(pattern).map_err(|error| Failure::Other(format!("exclude: {error}")))?);
+            // A slash at the end says that a folder is meant, and paths have none there.
+            let glob = GlobBuilder::new(pattern.strip_suffix('/').unwrap_or(pattern)).literal_separator(true).build();
+            set.add(glob.map_err(|error| Failure::Other(format!("exclude: {error}")))?);
         }
         Ok(Self(set.build().map_err(|error| Failure::Other(format!("exclude: {error}")))?))
     }
@@ -36,13 +38,11 @@ impl Exclude {
 pub(super) fn all(paths: &[String], exclude: &Exclude, send: &mut Sender) -> Result<(), Failure> {
     let mut walk = Walk { exclude, patches: BTreeSet::new(), folders: BTreeSet::new(), found: 0, send };
     for path in paths {
+        let sent = walk.send.sent();
         if path == "-" {
-            let was_unused = walk.send.is_unused();
             split(io::stdin().lock(), &"-".into(), NAMED, walk.send)?;
-            // What was to write into the pipe has failed, and a shell does not tell.
-            if was_unused && walk.send.is_unused() {
-                return Err(Failure::Other("-: there is no document on standard input: did the command before the pipe fail?".into()));
-            }
+            walk.send
+                .must_have_grown(sent, || "-: there is no document on standard input: did the command before the pipe fail?".into())?;
             continue;
         }
         let path = Path::new(path);
@@ -55,6 +55,8 @@ pub(super) fn all(paths: &[String], exclude: &Exclude, send: &mut Sender) -> Res
             }
         } else {
             file(path, NAMED, walk.send)?;
+            walk.send
+                .must_have_grown(sent, || format!("{}: there is no document in it: did the command that wrote it fail?", path.display()))?;
         }
     }
     Ok(())
@@ -127,7 +129,8 @@ impl Walk<'_> {
             if self.exclude.has(&child) {
                 continue;
             }
-            let is_manifest = child.extension().is_some_and(|e| ["yaml", "yml", "json"].iter().any(|known| e.eq_ignore_ascii_case(known)));
+            let is_manifest = file_name == "Kustomization"
+                || child.extension().is_some_and(|e| ["yaml", "yml", "json"].iter().any(|known| e.eq_ignore_ascii_case(known)));
             let kind = entry.file_type().map_err(failed)?;
             // A link that leads nowhere is read as a file, which says so when it is named like a manifest.
             let is_folder = kind.is_dir() || kind.is_symlink() && child.is_dir();

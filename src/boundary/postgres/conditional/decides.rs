@@ -16,7 +16,7 @@ fn disjuncts(expression: &Expr) -> Vec<&Expr> {
 }
 
 /// Whether no cast on the way can make two epochs equal, or fail on a large one.
-fn is_wide(expression: &Expr) -> bool {
+pub(super) fn is_wide(expression: &Expr) -> bool {
     match expression {
         Expr::Nested(inner) => is_wide(inner),
         Expr::Cast { expr, data_type, .. } => {

@@ -14,6 +14,7 @@ use sqlparser::{
     tokenizer::{Token, TokenWithSpan, Tokenizer},
 };
 
+use super::decides::is_wide;
 use crate::api::{ConditionalUpdate, PostgresTable, WritesPerEpoch};
 
 /// How the statement compares the fence column with the epoch.
@@ -351,8 +352,29 @@ impl Reading<'_> {
         let alias = insert.table_alias.as_ref().map(|alias| folded(&alias.alias));
         let own = alias.unwrap_or_else(|| self.tables[table].name.clone());
         let mut statement = self.read(table, key, true, &update.assignments, update.selection.as_ref(), &own)?;
+        let inserted: Vec<(&str, &Expr)> = columns.iter().map(String::as_str).zip(&row.content).collect();
+        statement.undecided = statement.undecided.or_else(|| self.inserted(&inserted, &statement.payload));
         statement.columns.extend(columns);
         Ok(statement)
+    }
+
+    /// What is wrong with the row that is inserted, and that the rest of the statement calls `excluded`: the end of a sentence that names the
+    /// field. A row with another fence is the first one of an owner whom nobody can tell from an obsolete one.
+    fn inserted(&self, row: &[(&str, &Expr)], payload: &str) -> Option<String> {
+        let parameters = &self.declared.parameters;
+        let given = |column: &str| row.iter().find(|(name, _)| *name == column).map(|(_, value)| *value);
+        let fence = self.declared.fence_column.as_str();
+        if !given(fence).is_some_and(|value| is_parameter(value, parameters.epoch) && is_wide(value)) {
+            return Some(format!("does not insert the epoch as it is: write ${} in VALUES for {fence}", parameters.epoch));
+        }
+        if let Some((column, holder)) = self.declared.holder_column.as_deref().zip(parameters.holder)
+            && !given(column).is_some_and(|value| is_parameter(value, holder))
+        {
+            return Some(format!("does not insert the holder as it is: write ${holder} in VALUES for {column}"));
+        }
+        let is_payload = |value: &Expr| is_parameter(uncast(value), parameters.payload);
+        (!given(payload).is_none_or(is_payload))
+            .then(|| format!("does not insert the payload as it is: write ${} in VALUES for {payload}", parameters.payload))
     }
 
     fn read(

@@ -76,6 +76,12 @@ mod tests {
     #[test]
     fn each_mistake_is_told_from_the_text() {
         use WritesPerEpoch::{Many, Once};
+        let upsert = |fence: &str, stored: &str, compares: &str| {
+            format!(
+                "INSERT INTO report (id, payload, last_fence) VALUES ($1, $2, {fence}) ON CONFLICT (id) DO UPDATE \
+                 SET payload = excluded.payload, last_fence = {stored} WHERE {compares}"
+            )
+        };
         let set = "UPDATE report SET payload = $2, last_fence = $3 WHERE id = $1";
         for (statement, writes, expected) in [
             (format!("{set} AND last_fence < $3 RETURNING id"), Once, None),
@@ -107,6 +113,17 @@ mod tests {
             (format!("{set} AND last_fence < $3; UPDATE report SET payload = $2"), Once, Some(Mistake::NotProvable)),
             ("DELETE FROM report WHERE id = $1".into(), Once, Some(Mistake::NotProvable)),
             (format!("{set} AND last_fence < $3{}", " AND true".repeat(480)), Once, None),
+            (upsert("$3", "$3", "report.last_fence < excluded.last_fence"), Once, None),
+            (upsert("$3::bigint", "excluded.last_fence", "report.last_fence < $3"), Once, None),
+            (upsert("9223372036854775807", "$3", "report.last_fence < excluded.last_fence"), Once, Some(Mistake::NotProvable)),
+            (upsert("0", "excluded.last_fence", "report.last_fence < $3"), Once, Some(Mistake::NotProvable)),
+            (upsert("0", "$3", "report.last_fence < $3"), Once, Some(Mistake::NotProvable)),
+            (upsert("CASE WHEN $2 = 'x' THEN 9 ELSE $3 END", "$3", "report.last_fence < excluded.last_fence"), Once, Some(Mistake::NotProvable)),
+            (
+                "INSERT INTO report (id, payload) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET payload = $2, last_fence = $3 WHERE report.last_fence < $3".into(),
+                Once,
+                Some(Mistake::NotProvable),
+            ),
             (format!("{set} AND last_fence < $3{}", " AND true".repeat(600)), Once, Some(Mistake::NotProvable)),
             ("UPDAT report".into(), Once, Some(Mistake::NotProvable)),
         ] {
