@@ -166,15 +166,12 @@ fn expand<'a>(text: &'a str, variables: &[(&str, &str)]) -> Cow<'a, str> {
         // The last one of a name counts.
         let value = variables.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| *value);
         expanded.push_str(before);
-        match value {
-            Some(value) => {
-                expanded.push_str(value);
-                rest = &after[name.len() + 1..];
-            }
-            None => {
-                expanded.push_str("$(");
-                rest = after;
-            }
+        if let Some(value) = value {
+            expanded.push_str(value);
+            rest = &after[name.len() + 1..];
+        } else {
+            expanded.push_str("$(");
+            rest = after;
         }
     }
     if expanded.is_empty() { text.into() } else { (expanded + rest).into() }

@@ -38,11 +38,11 @@ impl Exclude {
 pub(super) fn all(paths: &[String], exclude: &Exclude, send: &mut Sender) -> Result<(), Failure> {
     let mut walk = Walk { exclude, patches: BTreeSet::new(), folders: BTreeSet::new(), found: 0, send };
     for path in paths {
-        let sent = walk.send.sent();
+        let before = walk.send.sent();
         if path == "-" {
             split(io::stdin().lock(), &"-".into(), NAMED, walk.send)?;
             walk.send
-                .must_have_grown(sent, || "-: there is no document on standard input: did the command before the pipe fail?".into())?;
+                .must_have_grown(before, || "-: there is no document on standard input: did the command before the pipe fail?".into())?;
             continue;
         }
         let path = Path::new(path);
@@ -55,8 +55,9 @@ pub(super) fn all(paths: &[String], exclude: &Exclude, send: &mut Sender) -> Res
             }
         } else {
             file(path, NAMED, walk.send)?;
-            walk.send
-                .must_have_grown(sent, || format!("{}: there is no document in it: did the command that wrote it fail?", path.display()))?;
+            walk.send.must_have_grown(before, || {
+                format!("{}: there is no document in it: did the command that wrote it fail?", path.display())
+            })?;
         }
     }
     Ok(())
