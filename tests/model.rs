@@ -1,7 +1,8 @@
 //! A model of minting, granting and activating that calls the product's own functions, checked exhaustively within bounds.
 //!
 //! Two workers take, release, lose and take over one Lease by client-go's rules; a worker's pod can be replaced under its name;
-//! the Lease and the FencedLock can be deleted and created again, and the cluster restored from a backup behind its boundary.
+//! the Lease and the FencedLock can be deleted and created again, a grant can be revoked, and the cluster restored from a backup behind its
+//! boundary.
 //! Two operators reconcile: read the lock, read the rest, decide, reserve, record `Pending`, activate, record `Active`. Each of
 //! these is a step of its own; between any two an operator can pause for ever, start over, or crash and forget. So its copy of
 //! the lock can be as old as one likes: a lagging cache, a lost answer and a paused leader are the same thing here.
@@ -19,6 +20,7 @@ use fencedlock::{
         Epoch, Holder,
         grant::{Decision, Grant, GrantState, Input, LeaseRead, decide},
         mint::{BLOCK, Reservation, TrustedFence},
+        revoke::{Revocation, RevocationStatus},
         term::{LeaseView, Term},
     },
 };
@@ -55,10 +57,20 @@ struct Seen {
     revision: u8,
 }
 
-/// `status.grant`.
+/// Whose the epoch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Whose {
+    /// The holder's: `status.grant`.
+    Holders,
+    /// Nobody's, because the holder's term was revoked: `status.revoked`. Whether that term was seen to end.
+    Nobodys { ended: bool },
+}
+
+/// `status.grant` or `status.revoked`: there is never both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Granted {
     epoch: u64,
+    whose: Whose,
     holder: Worker,
     active: bool,
     same_holder_steps: u8,
@@ -72,6 +84,8 @@ struct Lock {
     revision: u8,
     epoch: u64,
     grant: Option<Granted>,
+    /// `spec.revoke`: the grant that it names.
+    revoke: Option<Granted>,
 }
 
 /// The lock's entry in the ConfigMap. Its value never comes back, so it is its own resourceVersion.
@@ -154,6 +168,9 @@ struct Ghost {
     highest_active: u64,
     claims: BTreeSet<Claim>,
     fence_fell: bool,
+    /// The terms that were revoked, as the Lease shows them.
+    revoked: BTreeSet<(Worker, u8, u8, u8)>,
+    a_revoked_term_was_granted: bool,
     pending_was_abandoned: bool,
     restore_was_suspected: bool,
 }
@@ -168,7 +185,7 @@ struct State {
     lock: Lock,
     reserved: Option<Reserved>,
     /// One boundary behind a trusted guard.
-    fence: Option<(u64, Worker)>,
+    fence: Option<(u64, Option<Worker>)>,
     operators: [Operator; 2],
     backup: Option<Backup>,
     left: Budget,
@@ -182,6 +199,7 @@ enum Action {
     PodIsReplaced(Worker),
     LeaseIsDeleted,
     LockIsRecreated,
+    GrantIsRevoked,
     BackupIsMade,
     BackupIsRestored,
     Starts(usize),
@@ -199,6 +217,7 @@ struct Budget {
     lock_recreations: u8,
     pod_replacements: u8,
     restores: u8,
+    revocations: u8,
     /// How many blocks can be reserved, one for each crash at the wrong time.
     blocks: u8,
     /// Whether operators remember the highest epoch that they saw, until they crash.
@@ -225,6 +244,8 @@ enum Defect {
     PodNotCompared,
     /// The boundary's fence does not count for minting.
     FenceNotRead,
+    /// The epoch of nobody is recorded, and whose term it fenced is not.
+    RevocationForgotten,
 }
 
 struct Protocol {
@@ -287,24 +308,45 @@ fn to_grant(granted: &Granted) -> Grant {
 }
 
 fn from_grant(grant: &Grant) -> Granted {
-    let term = &grant.term;
     Granted {
         epoch: grant.epoch.get(),
+        whose: Whose::Holders,
         holder: worker(&grant.holder),
         active: grant.state == GrantState::Active,
         same_holder_steps: grant.same_holder_steps,
-        term: Seen {
-            lease: number(&term.lease_uid),
-            transitions: u8::try_from(term.lease_transitions.unwrap()).unwrap(),
-            acquired: u8::try_from(term.acquire_time.unwrap().as_second()).unwrap(),
-            pod: number(term.pod_uid.as_ref().unwrap()),
-            revision: number(&term.resource_version),
-        },
+        term: seen(&grant.term),
     }
 }
 
-fn to_fence((epoch, worker): (u64, Worker)) -> Fence {
-    Fence { epoch: Epoch::new(epoch).unwrap(), holder: Some(holder(worker)) }
+fn seen(term: &Term) -> Seen {
+    Seen {
+        lease: number(&term.lease_uid),
+        transitions: u8::try_from(term.lease_transitions.unwrap()).unwrap(),
+        acquired: u8::try_from(term.acquire_time.unwrap().as_second()).unwrap(),
+        pod: number(term.pod_uid.as_ref().unwrap()),
+        revision: number(&term.resource_version),
+    }
+}
+
+fn to_revoked(granted: &Granted) -> Option<RevocationStatus> {
+    let Whose::Nobodys { ended } = granted.whose else { return None };
+    let Grant { epoch, holder, state, same_holder_steps, term, .. } = to_grant(granted);
+    Some(RevocationStatus { epoch, state, holder, term, same_holder_steps, ended, reason: "it runs away".into() })
+}
+
+fn from_revoked(revoked: &RevocationStatus) -> Granted {
+    Granted {
+        epoch: revoked.epoch.get(),
+        whose: Whose::Nobodys { ended: revoked.ended },
+        holder: worker(&revoked.holder),
+        active: revoked.state == GrantState::Active,
+        same_holder_steps: revoked.same_holder_steps,
+        term: seen(&revoked.term),
+    }
+}
+
+fn to_fence((epoch, worker): (u64, Option<Worker>)) -> Fence {
+    Fence { epoch: Epoch::new(epoch).unwrap(), holder: worker.map(holder) }
 }
 
 fn to_reservation(reserved: Reserved) -> Reservation {
@@ -354,7 +396,7 @@ impl State {
     /// The grant that this worker may take now, by the rule of protocol section 3.
     fn grant_for(&self, worker: Worker, defect: Defect) -> Option<Granted> {
         let process = self.processes[worker as usize];
-        let grant = self.lock.grant.filter(|g| g.active && g.holder == worker)?;
+        let grant = self.lock.grant.filter(|g| g.active && g.whose == Whose::Holders && g.holder == worker)?;
         let (seen, own) = ((grant.term.lease, grant.term.transitions, grant.term.acquired), process.term?);
         let is_mine = match defect {
             Defect::TermNotCompared => true,
@@ -391,14 +433,19 @@ impl Operator {
 /// Calls the product with what an operator has read.
 fn decide_on(state: &State, lock: &Lock, lease: Option<Lease>, pod: u8, remembered: Option<(u8, u64)>, defect: Defect) -> (Decision, bool) {
     let read = lease.map_or(LeaseRead::Missing, |l| LeaseRead::Found(view(l)));
-    let grant = lock.grant.as_ref().map(to_grant);
+    let grant = lock.grant.as_ref().filter(|g| g.whose == Whose::Holders).map(to_grant);
+    let revoked = lock.grant.as_ref().and_then(to_revoked);
+    let revoke = lock.revoke.as_ref().map(|named| Revocation::of(&to_grant(named), "it runs away"));
     let reservation = Ok(state.reserved.filter(|_| defect != Defect::NoReservation).map(to_reservation));
-    let fence = |(epoch, holder)| TrustedFence { boundary: "db".into(), epoch, holder: name(holder).into() };
+    let fence =
+        |(epoch, holder): (u64, Option<Worker>)| TrustedFence { boundary: "db".into(), epoch, holder: holder.map_or("", name).into() };
     let fences: Vec<_> = state.fence.into_iter().filter(|_| defect != Defect::FenceNotRead).map(fence).collect();
     let input = Input {
         lock_uid: &lock.uid.to_string(),
         epoch: Epoch::new(lock.epoch).ok(),
         grant: grant.as_ref(),
+        revoke: revoke.as_ref(),
+        revoked: revoked.as_ref(),
         lease: &read,
         shared_with: None,
         pod_uid: Some(&pod.to_string()),
@@ -437,7 +484,8 @@ impl State {
         if !changes {
             return if lock.grant.is_some_and(|g| !g.active) { Step::Activate(lock) } else { Step::Idle };
         }
-        let mut grant = decision.grant.as_ref().map(from_grant);
+        let nobody = decision.revoked.as_ref().filter(|_| defect != Defect::RevocationForgotten).map(from_revoked);
+        let mut grant = decision.grant.as_ref().map(from_grant).or(nobody);
         if defect == Defect::ActiveTooEarly {
             grant = grant.map(|g| Granted { active: true, ..g });
         }
@@ -457,6 +505,10 @@ impl State {
         let is_current = (before.uid, before.revision) == (self.lock.uid, self.lock.revision);
         (is_current || defect == Defect::NoCompareAndSwap).then(|| {
             self.lock = Lock { revision: self.lock.revision + 1, epoch, grant, ..self.lock };
+            for new in grant.iter().filter(|new| before.grant.is_none_or(|old| old.epoch != new.epoch)) {
+                let term = (new.holder, new.term.lease, new.term.transitions, new.term.acquired);
+                self.ghost.a_revoked_term_was_granted |= new.whose == Whose::Holders && self.ghost.revoked.contains(&term);
+            }
             if let Some(active) = grant.filter(|g| g.active) {
                 self.ghost.highest_active = self.ghost.highest_active.max(active.epoch);
             }
@@ -485,12 +537,13 @@ impl State {
 
     fn activate(&mut self, lock: Lock, grant: &Granted, defect: Defect) -> Step {
         let before = self.fence.map_or(0, |(epoch, _)| epoch);
+        let owner = (grant.whose == Whose::Holders).then(|| holder(grant.holder));
         let (answer, after) = if defect == Defect::LastWriterWins {
-            (Activation::Activated, to_fence((grant.epoch, grant.holder)))
+            (Activation::Activated, to_fence((grant.epoch, Some(grant.holder))))
         } else {
-            boundary::step(self.fence.map(to_fence).as_ref(), Epoch::new(grant.epoch).unwrap(), &holder(grant.holder))
+            boundary::step(self.fence.map(to_fence).as_ref(), Epoch::new(grant.epoch).unwrap(), owner.as_ref())
         };
-        self.fence = after.holder.as_ref().map(|holder| (after.epoch.get(), worker(holder)));
+        self.fence = Some((after.epoch.get(), after.holder.as_ref().map(worker)));
         self.ghost.fence_fell |= after.epoch.get() < before;
         match answer {
             Activation::Activated | Activation::Unchanged if !grant.active => Step::Finish(lock),
@@ -499,7 +552,8 @@ impl State {
     }
 
     fn finish(&mut self, lock: &Lock, grant: &Granted, defect: Defect) -> Step {
-        let active = from_grant(&to_grant(grant).activated(Time(time(0))));
+        let nobody = to_revoked(grant).map(|revoked| from_revoked(&revoked.activated()));
+        let active = nobody.unwrap_or_else(|| from_grant(&to_grant(grant).activated(Time(time(0)))));
         self.write_status(lock, lock.epoch, Some(active), defect);
         Step::Idle
     }
@@ -566,7 +620,7 @@ impl Protocol {
     }
 
     fn start_again(state: &State) -> State {
-        let lock = Lock { uid: state.lock.uid + 1, revision: state.lock.revision + 1, epoch: 0, grant: None };
+        let lock = Lock { uid: state.lock.uid + 1, revision: state.lock.revision + 1, epoch: 0, grant: None, revoke: None };
         State { lock, ..state.clone() }
     }
 }
@@ -584,7 +638,7 @@ impl Model for Protocol {
             lease_uid: 0,
             clock: 0,
             processes: [Process::default(); 2],
-            lock: Lock { uid: 1, revision: 1, epoch: 0, grant: None },
+            lock: Lock { uid: 1, revision: 1, epoch: 0, grant: None, revoke: None },
             reserved: None,
             fence: None,
             operators: [Operator::default(); 2],
@@ -613,6 +667,9 @@ impl Model for Protocol {
         }
         if state.left.lock_recreations > 0 {
             actions.push(Action::LockIsRecreated);
+        }
+        if state.left.revocations > 0 && state.lock.grant.is_some_and(|g| g.whose == Whose::Holders) {
+            actions.push(Action::GrantIsRevoked);
         }
         if state.left.restores > 0 {
             actions.push(if state.backup.is_none() { Action::BackupIsMade } else { Action::BackupIsRestored });
@@ -653,6 +710,12 @@ impl Model for Protocol {
                 state.left.lock_recreations -= 1;
                 state = Self::start_again(&state);
             }
+            Action::GrantIsRevoked => {
+                state.left.revocations -= 1;
+                state.lock = Lock { revision: state.lock.revision + 1, revoke: state.lock.grant, ..state.lock };
+                let term = state.lock.grant.map(|g| (g.holder, g.term.lease, g.term.transitions, g.term.acquired));
+                state.ghost.revoked.extend(term);
+            }
             Action::BackupIsMade => state.make_backup(),
             Action::BackupIsRestored => {
                 state.left.restores -= 1;
@@ -692,11 +755,21 @@ impl Model for Protocol {
                 Property::always(NEWEST, |_, s: &State| s.lock.epoch == 0 || s.lock.epoch == s.ghost.last_issued.0),
                 Property::always(PRESENT_OWNER, |_, s: &State| !s.ghost.was_issued_to_a_former_owner),
                 Property::always(NO_FALSE_ALARM, |_, s: &State| !s.ghost.restore_was_suspected),
-                Property::always(FENCED, |_, s: &State| active(s).is_none_or(|g| s.fence == Some((g.epoch, g.holder)))),
+                Property::always(FENCED, |_, s: &State| {
+                    let owner = |g: Granted| (g.whose == Whose::Holders).then_some(g.holder);
+                    active(s).is_none_or(|g| s.fence == Some((g.epoch, owner(g))))
+                }),
+                Property::always(STAYS_REVOKED, |_, s: &State| !s.ghost.a_revoked_term_was_granted),
             ]);
         } else {
             all.push(Property::sometimes("after a restore the present owner works above every earlier epoch", |_, s: &State| {
                 s.ghost.restore_was_suspected && stale(s).next().is_some() && WORKERS.iter().any(|w| owner_works(s, *w))
+            }));
+        }
+        if self.budget.revocations > 0 {
+            all.push(Property::sometimes("nobody may write although the Lease is held", |_, s: &State| {
+                let is_nobodys = active(s).is_some_and(|g| g.whose == Whose::Nobodys { ended: false });
+                is_nobodys && stale(s).next().is_some() && s.lease.is_some_and(|l| l.holder.is_some())
             }));
         }
         if self.budget.acquisitions > 0 {
@@ -726,6 +799,7 @@ const NEWEST: &str = "status.epoch is the newest epoch";
 const PRESENT_OWNER: &str = "an epoch is never issued for a term that an earlier record had left behind";
 const NO_FALSE_ALARM: &str = "nothing is taken for a restore where nothing was restored";
 const FENCED: &str = "an active grant is what the fence accepts";
+const STAYS_REVOKED: &str = "a term that was revoked gets no other epoch";
 const NEVER_FALLS: &str = "the fence never falls";
 const STALE_REFUSED: &str = "once a grant is active, no write of an earlier one is accepted";
 const ONE_TERM: &str = "an epoch is used in one term, by one process";
@@ -764,8 +838,16 @@ fn is_found(defect: Defect, budget: Budget, broken: &'static [&'static str]) {
     }
 }
 
-const QUIET: Budget =
-    Budget { acquisitions: 0, lease_deletions: 0, lock_recreations: 0, pod_replacements: 0, restores: 0, blocks: 2, remember: false };
+const QUIET: Budget = Budget {
+    acquisitions: 0,
+    lease_deletions: 0,
+    lock_recreations: 0,
+    pod_replacements: 0,
+    restores: 0,
+    revocations: 0,
+    blocks: 2,
+    remember: false,
+};
 
 #[test]
 fn the_protocol_holds_while_owners_change() {
@@ -800,6 +882,16 @@ fn the_protocol_holds_when_operators_remember_and_crash() {
 #[test]
 fn the_protocol_holds_when_the_cluster_is_restored_behind_its_boundary() {
     holds_within(Budget { acquisitions: 1, restores: 1, ..QUIET });
+}
+
+#[test]
+fn the_protocol_holds_when_a_grant_is_revoked() {
+    holds_within(Budget { acquisitions: 1, revocations: 1, ..QUIET });
+}
+
+#[test]
+fn a_revocation_that_is_forgotten_is_found() {
+    is_found(Defect::RevocationForgotten, Budget { revocations: 1, ..QUIET }, &[STAYS_REVOKED]);
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn backend(operator: &Client, name: &str, target: Value) -> Kubernetes {
 }
 
 async fn activate(backend: &Kubernetes, epoch: u64, uid: &str) {
-    let owner = Owner { epoch: Epoch::new(epoch).unwrap(), holder: Holder::new("worker").unwrap(), pod_uid: Some(uid.to_owned()) };
+    let owner = Owner { epoch: Epoch::new(epoch).unwrap(), holder: Some(Holder::new("worker").unwrap()), pod_uid: Some(uid.to_owned()) };
     assert_eq!(backend.activate(&owner).await, Ok(Activation::Activated), "epoch {epoch}");
 }
 

@@ -173,6 +173,8 @@ pub mod reason {
         HOLDER_POD_UNKNOWN = "HolderPodUnknown";
         /// The holder may be a process that had an epoch before, with another owner in between.
         PROCESS_REUSED = "ProcessReused";
+        /// The term was revoked by a person: only a new one gets a grant.
+        REVOKED = "Revoked";
         /// The client rewrites what tells terms apart.
         COUNTER_UNRELIABLE = "CounterUnreliable";
         /// There is no holder.

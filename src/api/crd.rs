@@ -63,6 +63,22 @@ pub const RULES: &[Rule] = &[
     Rule {
         plural: LOCKS,
         at: "",
+        rule: "!has(self.status) || !has(self.status.revoked) || (!has(self.status.grant) && has(self.status.epoch) \
+               && self.status.revoked.epoch == self.status.epoch)",
+        message: "a revocation carries the newest epoch, and there is no grant beside it",
+    },
+    Rule {
+        plural: LOCKS,
+        at: "",
+        rule: "!has(self.status) || !has(self.status.revoked) || !has(oldSelf.status) || !has(oldSelf.status.epoch) \
+               || self.status.revoked.epoch > oldSelf.status.epoch || (has(oldSelf.status.revoked) \
+               && oldSelf.status.revoked.epoch == self.status.revoked.epoch \
+               && !(oldSelf.status.revoked.state == 'Active' && self.status.revoked.state == 'Pending'))",
+        message: "an epoch of nobody was nobody's before, and Active does not go back",
+    },
+    Rule {
+        plural: LOCKS,
+        at: "",
         rule: "!has(self.status) || !has(self.status.epoch) || self.status.epoch == self.spec.epochFloor + 1 \
                || self.status.epoch <= (has(oldSelf.status) && has(oldSelf.status.epoch) ? oldSelf.status.epoch : 0) + 1099511627776",
         message: "an epoch does not jump by more than 2^40, except to spec.epochFloor + 1",

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::write_boundary::{BoundaryType, BoundaryVerdict};
 use crate::epoch::{
     Epoch, EpochFloor,
-    grant::{Grant, GrantState},
+    grant::Grant,
     recent::RecentOwner,
-    term::Term,
+    revoke::{Revocation, RevocationStatus},
 };
 
 /// What it costs when two hold the lock at once. Required and never defaulted: absent never means efficiency-only.
@@ -179,20 +179,6 @@ pub struct ExternalCoordinator {
     pub token: TokenKind,
 }
 
-/// A request to fence the present owner.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Revocation {
-    /// The term that is fenced. It never gets another grant.
-    pub term: Term,
-    /// The identity that held it.
-    #[schemars(length(min = 1, max = 512))]
-    pub holder: String,
-    /// Why, for the record.
-    #[schemars(length(min = 1, max = 1024))]
-    pub reason: String,
-}
-
 /// The audit's answer for a lock. The first one in this order that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Verdict {
@@ -254,24 +240,6 @@ pub struct FencedLockStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub conditions: Vec<Condition>,
-}
-
-/// What became of a revocation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RevocationStatus {
-    /// The epoch of nobody that fences the revoked term.
-    pub epoch: Epoch,
-    /// Whether every boundary is at it.
-    pub state: GrantState,
-    /// The identity that was fenced.
-    #[schemars(length(min = 1, max = 512))]
-    pub holder: String,
-    /// The term that was fenced.
-    pub term: Term,
-    /// Why.
-    #[schemars(length(min = 1, max = 1024))]
-    pub reason: String,
 }
 
 /// A boundary, as the lock sees it.

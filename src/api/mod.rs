@@ -12,7 +12,7 @@ mod write_boundary;
 pub use duration::{DurationError, ShortDuration};
 pub use fenced_lock::{
     BoundaryStatus, Contract, Coordinator, ExternalCoordinator, FencedLock, FencedLockSpec, FencedLockStatus, Identity, LeaseCoordinator,
-    LockClass, Replay, Revocation, RevocationStatus, Rollout, TokenKind, Verdict,
+    LockClass, Replay, Rollout, TokenKind, Verdict,
 };
 pub use write_boundary::{
     BoundaryType, BoundaryVerdict, ClaimKind, ConditionalUpdate, Connection, ExemptRole, ExternalBoundary, Fence, GuardMode,

@@ -21,6 +21,7 @@ use crate::{
         Epoch,
         grant::{Grant, GrantState, Standing},
         mint::{MintError, ReservationError},
+        revoke::RevocationStatus,
     },
 };
 
@@ -62,7 +63,9 @@ pub struct LockFacts<'a> {
     pub standing: &'a Standing,
     /// The grant.
     pub grant: Option<&'a Grant>,
-    /// Boundaries that the grant waits for, and what became of each.
+    /// The last revocation, until another term begins.
+    pub revoked: Option<&'a RevocationStatus>,
+    /// Boundaries that the grant, or the revocation, waits for, and what became of each.
     pub activations: &'a [(String, Activation)],
     /// Why it is not known which boundaries refer to the lock, when it is not.
     pub boundaries_unread: Option<&'a str>,
@@ -70,7 +73,7 @@ pub struct LockFacts<'a> {
     pub owner: &'a OwnerUnique,
     /// Why `EpochMonotonic=False`, if it is.
     pub went_back: Option<(&'static str, &'a str)>,
-    /// A declaration that this version does not carry out yet, said in `Ready`'s message.
+    /// A declaration that is not carried out, said in `Ready`'s message.
     pub not_carried_out: Option<&'a str>,
     /// The object's generation.
     pub generation: Option<i64>,
@@ -179,6 +182,11 @@ fn enforced(facts: &LockFacts<'_>) -> Finding {
 fn epoch_active(facts: &LockFacts<'_>) -> Finding {
     let (status, reason, message) = match (facts.standing, facts.grant) {
         (Standing::Granted, Some(grant)) => granted(facts, grant),
+        (standing, None)
+            if let Some(revoked) = facts.revoked.filter(|r| *standing == Standing::Revoked || r.state == GrantState::Pending) =>
+        {
+            self::revoked(facts, revoked)
+        }
         (standing, _) => ungranted(facts.coordinator, standing),
     };
     Finding::new(on_lock::EPOCH_ACTIVE, status, reason, message)
@@ -202,32 +210,60 @@ fn granted(facts: &LockFacts<'_>, grant: &Grant) -> (Truth, &'static str, String
     if let Some((name, reason, why)) = held_back {
         return (Truth::False, reason, format!("epoch {} waits and is not given to write boundary {name:?}: {why}", grant.epoch));
     }
-    let failed = facts.activations.iter().find_map(|(name, a)| match a {
-        Activation::Failed(why) => Some((name, why.clone())),
-        Activation::Superseded(fence) => {
-            let way_out = format!("set spec.epochFloor to {fence} and let the owner acquire the lock anew");
-            Some((name, format!("its fence is at epoch {fence} already, and its guard is not known to be the operator's: {way_out}")))
-        }
-        Activation::Done | Activation::Waiting | Activation::HeldBack(..) => None,
-    });
-    if let Some((name, why)) = failed {
-        let message = format!(
-            "epoch {} waits for write boundary {name:?}, which could not be activated: {}; it is tried again",
-            grant.epoch,
-            shorten(&why, MAX_WHY)
-        );
+    if let Some((name, why)) = failed(facts) {
+        let message =
+            format!("epoch {} waits for write boundary {name:?}, which could not be activated: {why}; it is tried again", grant.epoch);
         return (Truth::False, reason::ACTIVATION_FAILED, message);
     }
-    let waiting: Vec<_> =
-        facts.activations.iter().filter(|(_, a)| *a == Activation::Waiting).map(|(name, _)| format!("{name:?}")).collect();
-    let message = format!("epoch {} is being activated for {holder:?} at {}", grant.epoch, waiting.join(", "));
+    let message = format!("epoch {} is being activated for {holder:?} at {}", grant.epoch, waiting(facts));
     (Truth::False, reason::ACTIVATION_PENDING, message)
+}
+
+/// A boundary that could not be activated, and why.
+fn failed<'a>(facts: &LockFacts<'a>) -> Option<(&'a str, String)> {
+    facts.activations.iter().find_map(|(name, a)| match a {
+        Activation::Failed(why) => Some((name.as_str(), shorten(why, MAX_WHY))),
+        Activation::Superseded(fence) => {
+            let way_out = format!("set spec.epochFloor to {fence} and let the owner acquire the lock anew");
+            let why = format!("its fence is at epoch {fence} already, and its guard is not known to be the operator's: {way_out}");
+            Some((name.as_str(), why))
+        }
+        Activation::Done | Activation::Waiting | Activation::HeldBack(..) => None,
+    })
+}
+
+/// The boundaries that are being activated.
+fn waiting(facts: &LockFacts<'_>) -> String {
+    let waiting = facts.activations.iter().filter(|(_, a)| *a == Activation::Waiting);
+    waiting.map(|(name, _)| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+}
+
+fn revoked(facts: &LockFacts<'_>, revoked: &RevocationStatus) -> (Truth, &'static str, String) {
+    let what = format!("the term of {:?} is revoked ({})", shorten(revoked.holder.as_str(), 80), shorten(&revoked.reason, MAX_WHY));
+    let epoch = revoked.epoch;
+    let message = if revoked.state == GrantState::Active {
+        let lease = facts.coordinator;
+        format!(
+            "{what}: epoch {epoch} admits nobody. Only a new term gets a grant: stop the owner, or let it give Lease {lease:?} up and acquire it anew"
+        )
+    } else if let Some((name, why)) = failed(facts) {
+        format!(
+            "{what}, but write boundary {name:?} may still admit it, because it could not be brought to epoch {epoch}: {why}; it is tried again"
+        )
+    } else if let Some(why) = facts.boundaries_unread {
+        format!("{what}, but it is not known which write boundaries have to be brought to epoch {epoch}: {why}")
+    } else {
+        format!("{what}, and is being fenced by epoch {epoch} at {}", waiting(facts))
+    };
+    (Truth::False, reason::REVOKED, message)
 }
 
 fn ungranted(coordinator: &str, standing: &Standing) -> (Truth, &'static str, String) {
     let no = |reason, message| (Truth::False, reason, message);
     match standing {
         Standing::Granted => no(reason::RELEASED, "there is no grant".into()),
+        // Said by the revocation itself.
+        Standing::Revoked => no(reason::REVOKED, "the holder's term was revoked".into()),
         Standing::Released => no(reason::RELEASED, format!("nobody holds Lease {coordinator:?}")),
         Standing::LeaseMissing => no(
             reason::LEASE_MISSING,
@@ -509,6 +545,7 @@ mod tests {
             coordinator: "a",
             standing: &Standing::Released,
             grant: None,
+            revoked: None,
             activations: &[],
             boundaries_unread: None,
             owner,

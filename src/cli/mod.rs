@@ -9,6 +9,7 @@ mod crds;
 mod guard;
 mod manifests;
 mod operator;
+mod revoke;
 mod run;
 mod status;
 mod table;
@@ -35,6 +36,8 @@ enum Command {
     Audit(audit::Args),
     /// Show the whole story of a lock on one screen
     Status(status::Args),
+    /// Fence the present owner of a lock, also while it still renews its Lease
+    Revoke(revoke::Args),
     /// Run a command while holding a lock, under the claim of its epoch
     Run(run::Args),
     /// Install the guard of a PostgreSQL boundary by hand, or open it for good
@@ -69,6 +72,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match cli.command {
         Command::Audit(args) => audit::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Revoke(args) => revoke::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Guard(args) => guard::run(&args),
         Command::Crds(args) => crds::run(&args),

@@ -148,6 +148,10 @@ fn coordinator(story: &Story, now: Timestamp) -> String {
 }
 
 fn grant(status: &FencedLockStatus, now: Timestamp) -> String {
+    if let Some(revoked) = &status.revoked {
+        let (holder, reason) = (shorten(revoked.holder.as_str(), 80), printable(&revoked.reason));
+        return format!("none: the term of {holder:?} is revoked by epoch {} of nobody, {:?}: {reason}", revoked.epoch, revoked.state);
+    }
     status.grant.as_ref().map_or_else(
         || "none".into(),
         |g| format!("epoch {} for {:?}, {:?} for {}", g.epoch, shorten(g.holder.as_str(), 80), g.state, age(g.since.0, now)),

@@ -2,7 +2,7 @@
 
 use crate::{
     api::FencedLockStatus,
-    epoch::{Epoch, grant::GrantState, term::LeaseView},
+    epoch::{Epoch, grant::GrantState, revoke::RevocationStatus, term::LeaseView},
 };
 
 /// What a lock's status means to whoever holds its Lease.
@@ -32,6 +32,17 @@ pub fn standing(status: &FencedLockStatus, held: &LeaseView, mine: Option<Epoch>
             && term.lease_transitions == held.transitions
             && term.acquire_time == held.acquire_time
     };
+    // A term that was revoked before it was used never gets an epoch.
+    let is_revoked = |revoked: &&RevocationStatus| {
+        let term = &revoked.term;
+        held.holder.as_ref() == Ok(&Some(revoked.holder.clone()))
+            && term.lease_uid == held.uid
+            && term.lease_transitions == held.transitions
+            && term.acquire_time == held.acquire_time
+    };
+    if let Some(revoked) = status.revoked.as_ref().filter(is_revoked) {
+        return Standing::Passed(revoked.epoch);
+    }
     status.grant.as_ref().filter(is_mine).map_or(Standing::Waiting, |grant| Standing::Granted(grant.epoch))
 }
 

@@ -104,7 +104,7 @@ fn decide(held: Option<&LeaseView>, lock: Option<&FencedLock>, mine: &mut Option
             *mine = Some(epoch);
             Hold::Granted(epoch)
         }
-        Standing::Passed(by) => Hold::Lost(format!("epoch {by} was given to somebody else")),
+        Standing::Passed(by) => Hold::Lost(format!("epoch {by} was minted since")),
     }
 }
 

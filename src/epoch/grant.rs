@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Epoch, EpochFloor, Holder, HolderError,
-    mint::{self, MintError, Reservation, ReservationError, Sources, TrustedFence},
-    term::{self, LeaseView, MAX_SAME_HOLDER_STEPS, Record, Step, Term, TermRule},
+    mint::{self, MintError, Minted, Reservation, ReservationError, Sources, TrustedFence},
+    revoke::{Revocation, RevocationStatus},
+    term::{self, LeaseView, Record, Step, Term, TermRule},
 };
 
 /// Whether a grant may be used.
@@ -60,16 +61,7 @@ impl Grant {
     /// (case B03): granted at `tr=1`, reconciled again at `tr=9`, and then `tr=2` with another `acquireTime`.
     #[must_use]
     pub fn baseline(&self, reconciled: &LeaseView) -> LeaseView {
-        if !self.is_of(reconciled) {
-            return reconciled.clone();
-        }
-        let rule_4_is_off = self.same_holder_steps >= MAX_SAME_HOLDER_STEPS;
-        LeaseView {
-            // Nothing grows above the largest counter, so such a client's renewals wake nobody either.
-            transitions: if rule_4_is_off { Some(i32::MAX) } else { self.term.lease_transitions },
-            acquire_time: self.term.acquire_time,
-            ..reconciled.clone()
-        }
+        self.record().baseline(reconciled)
     }
 
     /// Whether the Lease is the one of this grant, by its uid, and names its holder.
@@ -106,6 +98,10 @@ pub struct Input<'a> {
     pub epoch: Option<Epoch>,
     /// `status.grant`.
     pub grant: Option<&'a Grant>,
+    /// `spec.revoke`.
+    pub revoke: Option<&'a Revocation>,
+    /// `status.revoked`.
+    pub revoked: Option<&'a RevocationStatus>,
     /// The Lease.
     pub lease: &'a LeaseRead,
     /// The older lock on the same Lease, if there is one: only that one is granted epochs.
@@ -143,6 +139,8 @@ pub enum Standing {
     LeaseShared(String),
     /// The holder's identity cannot be carried.
     HolderUnusable(HolderError),
+    /// The holder's term was revoked: only a new one gets a grant.
+    Revoked,
     /// A boundary's fence could not be read.
     FenceUnreadable {
         /// The boundary.
@@ -163,6 +161,8 @@ pub struct Decision {
     pub epoch: Option<Epoch>,
     /// The next `status.grant`. A grant that was just minted is `Pending`.
     pub grant: Option<Grant>,
+    /// The next `status.revoked`. One that was just minted is `Pending`.
+    pub revoked: Option<RevocationStatus>,
     /// The reservation that must be written before the status is.
     pub reserve: Option<Reservation>,
     /// The rule by which a new term began, when an epoch was minted.
@@ -176,23 +176,27 @@ pub struct Decision {
 impl Decision {
     /// Whether carrying this out would change the lock's epoch or grant. Then it must rest on uncached reads.
     pub fn changes(&self, input: &Input<'_>) -> bool {
-        self.epoch != input.epoch || self.grant.as_ref() != input.grant || self.rolled_back
+        self.epoch != input.epoch || self.grant.as_ref() != input.grant || self.revoked.as_ref() != input.revoked || self.rolled_back
     }
 }
 
 /// Decides about epoch and grant. `now` only stamps a new grant.
 ///
 /// The same term keeps the recorded epoch, through retries and restarts; a new term gets a new one; nobody gets none and
-/// leaves the epoch as the floor. What cannot be read changes nothing (case G09: the epoch is frozen, not reset).
+/// leaves the epoch as the floor. What cannot be read changes nothing (case G09: the epoch is frozen, not reset). A term that is revoked
+/// loses its grant to an epoch of nobody, and gets no other one.
 ///
 /// # Warning
 /// When the answer is to be carried out, the lock must have been read **before** the Lease and everything else. The other way
 /// round, a grant that another replica recorded in between looks newer than the Lease, and a roll-back is reported that
 /// never was.
 pub fn decide(input: &Input<'_>, now: &Time) -> Decision {
+    if let Some((revocation, rolled_back)) = to_revoke(input) {
+        return revoke(input, revocation, rolled_back);
+    }
     let lease = match input.lease {
         LeaseRead::Found(lease) => lease,
-        LeaseRead::Missing => return without_grant(input, Standing::LeaseMissing),
+        LeaseRead::Missing => return ended(input, Standing::LeaseMissing),
         LeaseRead::NoCoordinator => return without_grant(input, Standing::NoCoordinator),
         LeaseRead::Forbidden(what) => return frozen(input, Standing::Forbidden(what.clone())),
         LeaseRead::Unreadable(why) => return frozen(input, Standing::LeaseUnreadable(why.clone())),
@@ -201,48 +205,83 @@ pub fn decide(input: &Input<'_>, now: &Time) -> Decision {
         return without_grant(input, Standing::LeaseShared(older.to_owned()));
     }
     let rolled_back = rolled_back(input, lease);
-    let refuse = |standing| Decision { rolled_back, ..without_grant(input, standing) };
+    let refuse = |standing| Decision { rolled_back, ..ended(input, standing) };
     let holder = match &lease.holder {
         Ok(Some(holder)) => holder,
         Ok(None) => return refuse(Standing::Released),
         Err(error) => return refuse(Standing::HolderUnusable(error.clone())),
     };
-    let step = if rolled_back {
-        Step::Begins(TermRule::RolledBack)
-    } else {
-        term::step(input.grant.map(Grant::record), holder, lease, input.pod_uid)
-    };
+    let step = if rolled_back { Step::Begins(TermRule::RolledBack) } else { term::step(record(input), holder, lease, input.pod_uid) };
     match (step, input.grant) {
+        (Step::Continues, None) => without_grant(input, Standing::Revoked),
         (Step::Begins(rule), _) => begin(input, rule, holder, lease, rolled_back, now),
         (Step::Continues, Some(grant)) => Decision { grant: Some(resolved(grant, input.pod_uid)), ..frozen(input, Standing::Granted) },
-        // `step` continues only from a record, and a record is a grant.
-        (Step::Continues, None) => without_grant(input, Standing::Released),
+    }
+}
+
+/// What the present holder and Lease are compared with: the grant, or the term that was revoked and has not ended.
+fn record<'a>(input: &Input<'a>) -> Option<Record<'a>> {
+    let revoked = || input.revoked.filter(|revoked| !revoked.ended).map(RevocationStatus::record);
+    input.grant.map(Grant::record).or_else(revoked)
+}
+
+/// What has to be revoked now, and whether something went back: the grant that `spec.revoke` names, unless the Lease names a later term
+/// already, whose epoch fences it as well; or a revoked term that goes on while something remembers more than its epoch.
+fn to_revoke(input: &Input<'_>) -> Option<(RevocationStatus, bool)> {
+    let continues = |record: Record<'_>, lease: &LeaseView| match &lease.holder {
+        Ok(Some(holder)) => Some(term::step(Some(record), holder, lease, input.pod_uid) == Step::Continues),
+        Ok(None) | Err(_) => None,
+    };
+    if let Some((asked, grant)) = input.revoke.zip(input.grant).filter(|(asked, grant)| asked.names(grant)) {
+        let ended = match input.lease {
+            LeaseRead::Found(lease) => match continues(grant.record(), lease) {
+                Some(false) if input.shared_with.is_none() => return None,
+                continues => continues != Some(true),
+            },
+            LeaseRead::Missing => true,
+            LeaseRead::Forbidden(_) | LeaseRead::Unreadable(_) | LeaseRead::NoCoordinator => false,
+        };
+        let revocation = RevocationStatus {
+            epoch: grant.epoch,
+            state: GrantState::Pending,
+            holder: grant.holder.clone(),
+            term: grant.term.clone(),
+            same_holder_steps: grant.same_holder_steps,
+            ended,
+            reason: asked.reason.clone(),
+        };
+        let rolled_back = matches!(input.lease, LeaseRead::Found(lease) if rolled_back(input, lease));
+        return Some((revocation, rolled_back));
+    }
+    let LeaseRead::Found(lease) = input.lease else { return None };
+    let revoked = input.revoked.filter(|revoked| !revoked.ended && continues(revoked.record(), lease) == Some(true))?;
+    rolled_back(input, lease).then(|| (RevocationStatus { state: GrantState::Pending, ..revoked.clone() }, true))
+}
+
+/// Mints an epoch for nobody. While that is not possible the grant stays: without its record the same term would be taken for a new one.
+fn revoke(input: &Input<'_>, revocation: RevocationStatus, rolled_back: bool) -> Decision {
+    match mint(input) {
+        Err(standing) => Decision { rolled_back, ..frozen(input, standing) },
+        Ok(minted) => Decision {
+            epoch: Some(minted.epoch),
+            grant: None,
+            revoked: Some(RevocationStatus { epoch: minted.epoch, ..revocation }),
+            reserve: minted.reserve,
+            began: None,
+            standing: Standing::Revoked,
+            rolled_back,
+        },
     }
 }
 
 /// Begins a term: mints an epoch, or says why that is not possible. The previous owner's grant is gone in either case,
 /// because the Lease names another term.
 fn begin(input: &Input<'_>, rule: TermRule, holder: &Holder, lease: &LeaseView, rolled_back: bool, now: &Time) -> Decision {
-    let refuse = |standing| Decision { rolled_back, ..without_grant(input, standing) };
-    if let Some((boundary, why)) = input.unreadable_fence {
-        return refuse(Standing::FenceUnreadable { boundary: boundary.to_owned(), why: why.to_owned() });
-    }
-    let reservation = match input.reservation {
-        Ok(reservation) => reservation.as_ref(),
-        Err(error) => return refuse(Standing::ReservationUnreadable(error.clone())),
-    };
-    let minted = match mint::next(&Sources {
-        lock_uid: input.lock_uid,
-        status: input.epoch,
-        floor: input.floor,
-        reservation,
-        remembered: input.remembered,
-        fences: input.fences,
-    }) {
+    let minted = match mint(input) {
         Ok(minted) => minted,
-        Err(error) => return refuse(Standing::NotMinted(error)),
+        Err(standing) => return Decision { rolled_back, ..ended(input, standing) },
     };
-    let same_holder_steps = match (rule, input.grant) {
+    let same_holder_steps = match (rule, record(input)) {
         (TermRule::Reacquired, Some(last)) => last.same_holder_steps.saturating_add(1),
         _ => 0,
     };
@@ -256,11 +295,29 @@ fn begin(input: &Input<'_>, rule: TermRule, holder: &Holder, lease: &LeaseView, 
             same_holder_steps,
             term: lease.term(input.pod_uid),
         }),
+        revoked: None,
         reserve: minted.reserve,
         began: Some(rule),
         standing: Standing::Granted,
         rolled_back,
     }
+}
+
+/// The next epoch, or why there is none.
+fn mint(input: &Input<'_>) -> Result<Minted, Standing> {
+    if let Some((boundary, why)) = input.unreadable_fence {
+        return Err(Standing::FenceUnreadable { boundary: boundary.to_owned(), why: why.to_owned() });
+    }
+    let reservation = input.reservation.as_ref().map_err(|error| Standing::ReservationUnreadable(error.clone()))?;
+    let sources = Sources {
+        lock_uid: input.lock_uid,
+        status: input.epoch,
+        floor: input.floor,
+        reservation: reservation.as_ref(),
+        remembered: input.remembered,
+        fences: input.fences,
+    };
+    mint::next(&sources).map_err(Standing::NotMinted)
 }
 
 /// A pod that was not known when the epoch was minted is recorded while nobody can have used the grant yet. Later it could be
@@ -276,27 +333,47 @@ fn resolved(grant: &Grant, pod_uid: Option<&str>) -> Grant {
 /// Whether something remembers a later state than the one that is seen (protocol section 5, cases E01 and D06).
 fn rolled_back(input: &Input<'_>, lease: &LeaseView) -> bool {
     let status = input.epoch.map_or(0, Epoch::get);
-    let read_is_old = input.grant.is_some_and(|grant| term::is_older(lease, &grant.term));
+    let read_is_old = record(input).is_some_and(|record| term::is_older(lease, record.term));
     let memory_is_ahead = input.remembered.is_some_and(|epoch| epoch.get() > status);
     let fence_is_ahead = input.epoch.is_some()
         && input
             .fences
             .iter()
-            .any(|fence| fence.epoch > status || input.grant.is_some_and(|grant| fence.shuts_out(grant.epoch, grant.holder.as_str())));
+            .any(|fence| fence.epoch > status || owner(input).is_some_and(|(epoch, holder)| fence.shuts_out(epoch, holder)));
     read_is_old || memory_is_ahead || fence_is_ahead
+}
+
+/// Whom the boundaries have to admit: the owner of the grant, or after a revocation nobody.
+fn owner<'a>(input: &Input<'a>) -> Option<(Epoch, &'a str)> {
+    let granted = input.grant.map(|grant| (grant.epoch, grant.holder.as_str()));
+    granted.or_else(|| input.revoked.map(|revoked| (revoked.epoch, "")))
 }
 
 fn without_grant(input: &Input<'_>, standing: Standing) -> Decision {
     Decision { grant: None, ..frozen(input, standing) }
 }
 
+/// The last term has ended, and no other has an epoch.
+fn ended(input: &Input<'_>, standing: Standing) -> Decision {
+    let revoked = input.revoked.map(|revoked| RevocationStatus { ended: true, ..revoked.clone() });
+    Decision { revoked, ..without_grant(input, standing) }
+}
+
 fn frozen(input: &Input<'_>, standing: Standing) -> Decision {
-    Decision { epoch: input.epoch, grant: input.grant.cloned(), reserve: None, began: None, standing, rolled_back: false }
+    Decision {
+        epoch: input.epoch,
+        grant: input.grant.cloned(),
+        revoked: input.revoked.cloned(),
+        reserve: None,
+        began: None,
+        standing,
+        rolled_back: false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::term::MAX_SAME_HOLDER_STEPS, *};
     use k8s_openapi::jiff::Timestamp;
     use proptest::prelude::*;
 
@@ -330,6 +407,8 @@ mod tests {
     struct Lock {
         epoch: Option<Epoch>,
         grant: Option<Grant>,
+        revoke: Option<Revocation>,
+        revoked: Option<RevocationStatus>,
         reservation: Result<Option<Reservation>, ReservationError>,
         remembered: Option<Epoch>,
         fences: Vec<TrustedFence>,
@@ -344,6 +423,8 @@ mod tests {
             Self {
                 epoch: None,
                 grant: None,
+                revoke: None,
+                revoked: None,
                 reservation: Ok(None),
                 remembered: None,
                 fences: Vec::new(),
@@ -379,6 +460,8 @@ mod tests {
                 lock_uid: "lock",
                 epoch: self.epoch,
                 grant: self.grant.as_ref(),
+                revoke: self.revoke.as_ref(),
+                revoked: self.revoked.as_ref(),
                 lease,
                 shared_with: self.older,
                 pod_uid: self.pod,
@@ -408,6 +491,7 @@ mod tests {
             }
             self.epoch = decision.epoch;
             self.grant.clone_from(&decision.grant);
+            self.revoked.clone_from(&decision.revoked);
             decision
         }
 
@@ -417,6 +501,17 @@ mod tests {
 
         fn activate(&mut self) {
             self.grant = self.grant.as_ref().map(|grant| grant.activated(Time(at(2_000))));
+            self.revoked = self.revoked.as_ref().map(RevocationStatus::activated);
+        }
+
+        /// A person asks for the present grant to be revoked, as the CLI does.
+        fn is_to_be_revoked(&mut self) {
+            self.revoke = self.grant.as_ref().map(|grant| Revocation::of(grant, "it runs away"));
+        }
+
+        /// The epoch of nobody, and whether the revoked term has ended.
+        fn nobody(&self) -> Option<(u64, bool)> {
+            self.revoked.as_ref().map(|revoked| (revoked.epoch.get(), revoked.ended))
         }
 
         fn granted(&self) -> Option<(u64, String)> {
@@ -877,6 +972,109 @@ mod tests {
         assert_eq!(lock.granted(), granted(1, "a"), "once the older one is gone");
     }
 
+    // --- Revocation ---
+
+    #[test]
+    fn a_revoked_term_is_fenced_by_an_epoch_of_nobody_and_never_gets_another() {
+        let a = lease("a", 3, 10);
+        let mut lock = Lock::active(7, &a);
+        lock.is_to_be_revoked();
+        let decision = lock.sees(&a);
+        assert_eq!((lock.granted(), lock.nobody(), decision.standing), (None, Some((8, false)), Standing::Revoked));
+        assert_eq!(lock.revoked.as_ref().unwrap().state, GrantState::Pending, "some boundary may still admit a");
+        lock.activate();
+        // It renews, by any habit of a client, and also when the request is taken back.
+        lock.revoke = None;
+        for renewal in [a.clone(), lease("a", 3, 11), lease("a", 9, 10), lease("a", 0, 99)] {
+            let decision = lock.sees(&renewal);
+            assert_eq!((lock.granted(), lock.nobody(), decision.standing), (None, Some((8, false)), Standing::Revoked));
+            assert!(!lock.would_change(&renewal));
+        }
+        for next in [lease("b", 4, 20), lease("a", 4, 20), recreated(a.clone())] {
+            let mut lock = lock.clone();
+            assert!(lock.sees(&next).began.is_some());
+            assert_eq!((lock.granted().map(|(epoch, _)| epoch), lock.nobody()), (Some(9), None));
+        }
+    }
+
+    /// The way back in: give the Lease up and take it anew, also with a client that changes nothing but the holder.
+    #[test]
+    fn a_revoked_owner_gets_in_again_with_a_new_term() {
+        let a = lease("a", 3, 10);
+        let mut lock = Lock::active(7, &a);
+        lock.is_to_be_revoked();
+        lock.sees(&a);
+        assert_eq!(lock.sees(&lease("", 3, 10)).standing, Standing::Released);
+        assert_eq!(lock.nobody(), Some((8, true)), "what it left behind stays fenced, and is still to be told");
+        lock.sees(&a);
+        assert_eq!((lock.granted(), lock.nobody()), (granted(9, "a"), None));
+        assert_eq!(lock.sees(&a).began, None, "spec.revoke is about another grant");
+    }
+
+    /// A client that counts and rewrites at each renewal must not come back by that.
+    #[test]
+    fn a_revoked_client_that_ran_out_of_terms_stays_out() {
+        let mut lock = Lock::active(5, &lease("a", 0, 10));
+        for renewal in 1..5 {
+            lock.sees(&lease("a", renewal, 10 + i64::from(renewal)));
+        }
+        lock.is_to_be_revoked();
+        for renewal in 5..9 {
+            lock.sees(&lease("a", renewal, 10 + i64::from(renewal)));
+            assert_eq!((lock.granted(), lock.nobody()), (None, Some((9, false))));
+        }
+    }
+
+    #[test]
+    fn a_revocation_needs_no_lease_and_gives_way_to_a_later_term() {
+        let a = lease("a", 3, 10);
+        for (read, ended) in [
+            (LeaseRead::Forbidden("get".into()), false),
+            (LeaseRead::Unreadable("504".into()), false),
+            (LeaseRead::Missing, true),
+            (LeaseRead::Found(lease("", 3, 10)), true),
+            (LeaseRead::Found(lease("x\n", 4, 20)), true),
+        ] {
+            let mut lock = Lock::active(7, &a);
+            lock.is_to_be_revoked();
+            lock.reads(&read);
+            assert_eq!((lock.granted(), lock.nobody()), (None, Some((8, ended))), "{read:?}");
+        }
+        let mut lock = Lock::active(7, &a);
+        lock.is_to_be_revoked();
+        lock.sees(&lease("b", 4, 20));
+        assert_eq!((lock.granted(), lock.nobody()), (granted(8, "b"), None), "its epoch fences a as well");
+    }
+
+    /// While no epoch can be minted the grant stays: without its record the same term would get another one.
+    #[test]
+    fn a_revocation_waits_for_an_epoch_with_the_grant_in_place() {
+        let a = lease("a", 3, 10);
+        let mut lock = Lock { unreadable_fence: Some("db"), ..Lock::active(7, &a) };
+        lock.is_to_be_revoked();
+        assert!(matches!(lock.sees(&a).standing, Standing::FenceUnreadable { .. }));
+        assert_eq!((lock.granted(), lock.nobody()), (granted(7, "a"), None));
+        lock.unreadable_fence = None;
+        lock.sees(&a);
+        assert_eq!((lock.granted(), lock.nobody()), (None, Some((8, false))));
+    }
+
+    /// E01: a fence that is ahead of the epoch of nobody gets the next one, and the revoked term still none.
+    #[test]
+    fn a_revoked_term_gets_no_grant_from_a_restore() {
+        let a = lease("a", 3, 10);
+        let mut lock = Lock::active(7, &a);
+        lock.is_to_be_revoked();
+        lock.sees(&a);
+        lock.activate();
+        lock = lock.behind(40, "c");
+        assert!(lock.sees(&a).rolled_back);
+        assert_eq!((lock.granted(), lock.nobody()), (None, Some((41, false))));
+        assert_eq!(lock.revoked.as_ref().unwrap().state, GrantState::Pending);
+        lock.sees(&lease("b", 4, 20));
+        assert_eq!((lock.granted(), lock.nobody()), (granted(42, "b"), None));
+    }
+
     // --- Renewals that a watch may drop ---
 
     /// B03 with a reconcile in the middle of the tenure, then G05 in a watch gap: compared with the last renewal, the change
@@ -913,6 +1111,7 @@ mod tests {
         FenceCannotBeRead,
         Activates,
         Restarts,
+        IsToBeRevoked,
     }
 
     /// A Lease with any of a few holders, one of them nobody and one unusable, and any habit of its client.
@@ -943,6 +1142,7 @@ mod tests {
             1 => Just(Happens::FenceCannotBeRead),
             3 => Just(Happens::Activates),
             1 => Just(Happens::Restarts),
+            2 => Just(Happens::IsToBeRevoked),
         ]
     }
 
@@ -961,6 +1161,7 @@ mod tests {
                 let read = match event {
                     Happens::Activates => { lock.activate(); continue }
                     Happens::Restarts => { lock.remembered = None; continue }
+                    Happens::IsToBeRevoked => { lock.is_to_be_revoked(); continue }
                     Happens::FenceCannotBeRead => { lock.unreadable_fence = Some("db"); continue }
                     Happens::Shows(view, pod) => { lock.pod = *pod; LeaseRead::Found(rising(view, version)) }
                     Happens::Reads(read) => read.clone(),
@@ -977,11 +1178,21 @@ mod tests {
                     prop_assert!(issued.epoch.get() > last_issued, "{} after {}", issued.epoch, last_issued);
                     prop_assert_eq!(issued.state, GrantState::Pending);
                     last_issued = issued.epoch.get();
+                } else if lock.epoch != before.epoch {
+                    let nobody = lock.revoked.as_ref().expect("an epoch is consumed by a term or a revocation, and by nothing else");
+                    let had = before.grant.as_ref().expect("a grant was revoked");
+                    prop_assert!(lock.revoke.as_ref().is_some_and(|asked| asked.names(had)));
+                    prop_assert!(Some(nobody.epoch) == lock.epoch && nobody.epoch.get() > last_issued && lock.grant.is_none());
+                    last_issued = nobody.epoch.get();
                 } else {
-                    prop_assert_eq!(lock.epoch, before.epoch, "an epoch is consumed by a term and by nothing else");
                     let kept = lock.grant.as_ref().map(|g| (g.epoch, &g.holder, g.state));
                     let had = before.grant.as_ref().map(|g| (g.epoch, &g.holder, g.state));
                     prop_assert!(kept.is_none() || kept == had, "without a term the grant is kept or dropped");
+                }
+                prop_assert!(lock.grant.is_none() || lock.revoked.is_none(), "a term that is revoked has no grant beside it");
+                if let (Some(had), Some(now)) = (&before.revoked, &lock.grant) {
+                    let same = term::step(Some(had.record()), &now.holder, match &read { LeaseRead::Found(view) => view, _ => unreachable!() }, lock.pod);
+                    prop_assert!(had.ended || same != Step::Continues, "the same term never gets another grant");
                 }
                 prop_assert!(!lock.weighs(&read).changes(&lock.input(&read)), "the same observation again changes nothing");
                 lock.remembered = lock.remembered.max(lock.epoch);
@@ -993,17 +1204,25 @@ mod tests {
         /// whenever something else (a resync, a pod, a spec) caused a reconcile: this is what lets the operator drop renewals.
         #[test]
         fn a_view_that_a_watch_drops_would_have_changed_nothing(
-            history in prop::collection::vec((any_view(), prop::bool::weighted(0.2)), 1..60), known in any::<bool>(),
+            history in prop::collection::vec((any_view(), prop::bool::weighted(0.2), prop::bool::weighted(0.1)), 1..60), known in any::<bool>(),
         ) {
             let mut lock = Lock { pod: known.then_some("pod-1"), ..Lock::new() };
             let mut compared: Option<LeaseView> = None;
-            for (version, (view, by_something_else)) in history.iter().enumerate() {
+            for (version, (view, by_something_else, revokes)) in history.iter().enumerate() {
+                if *revokes && let Some(last) = &compared {
+                    // A change of the declaration causes a reconcile, on the view that is known.
+                    let last = rising(last, version);
+                    lock.is_to_be_revoked();
+                    lock.sees(&last);
+                    compared = Some(lock.revoked.as_ref().map_or_else(|| last.clone(), |revoked| revoked.baseline(&last)));
+                }
                 let view = rising(view, version);
                 let matters = compared.as_ref().is_none_or(|earlier| view.differs_from(earlier));
                 prop_assert!(matters || !lock.would_change(&view), "dropped: {view:?}\nwith: {:?}", lock.grant);
                 if matters || *by_something_else {
                     lock.sees(&view);
-                    compared = Some(lock.grant.as_ref().map_or_else(|| view.clone(), |grant| grant.baseline(&view)));
+                    let granted = lock.grant.as_ref().map(|grant| grant.baseline(&view));
+                    compared = granted.or_else(|| Some(lock.revoked.as_ref()?.baseline(&view))).or(Some(view));
                 }
             }
         }

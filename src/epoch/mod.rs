@@ -12,6 +12,7 @@ pub mod grant;
 pub mod mint;
 pub mod pod;
 pub mod recent;
+pub mod revoke;
 pub mod term;
 
 pub use holder::{Holder, HolderError};

@@ -115,6 +115,24 @@ pub struct Record<'a> {
     pub same_holder_steps: u8,
 }
 
+impl Record<'_> {
+    /// The view that later ones have to be compared with once `reconciled` was reconciled and left this record: see
+    /// [`super::grant::Grant::baseline`].
+    pub(super) fn baseline(&self, reconciled: &LeaseView) -> LeaseView {
+        let is_of = self.term.lease_uid == reconciled.uid && matches!(&reconciled.holder, Ok(Some(holder)) if holder == self.holder);
+        if !is_of {
+            return reconciled.clone();
+        }
+        let rule_4_is_off = self.same_holder_steps >= MAX_SAME_HOLDER_STEPS;
+        LeaseView {
+            // Nothing grows above the largest counter, so such a client's renewals wake nobody either.
+            transitions: if rule_4_is_off { Some(i32::MAX) } else { self.term.lease_transitions },
+            acquire_time: self.term.acquire_time,
+            ..reconciled.clone()
+        }
+    }
+}
+
 /// The rule of protocol section 1 by which a new term began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TermRule {

@@ -8,6 +8,7 @@ use crate::{
     audit::verdict::OwnerUnique,
     epoch::{
         grant::{Grant, GrantState},
+        revoke::RevocationStatus,
         term::TermRule,
     },
 };
@@ -79,6 +80,7 @@ pub(super) fn announce(
 ) -> Vec<Announcement> {
     let mut all = Vec::new();
     let short = |grant: &Grant| shorten(grant.holder.as_str(), 80);
+    let short_of = |revoked: &RevocationStatus| shorten(revoked.holder.as_str(), 80);
     let mut say = |reason, warning, note: String| {
         let begins_term = reason == OWNERSHIP_CHANGED && after.grant.is_some();
         all.push(Announcement { reason, warning, note, begins_term });
@@ -112,6 +114,23 @@ pub(super) fn announce(
         && before.grant.as_ref().is_none_or(|g| g.epoch != new.epoch || g.state == GrantState::Pending)
     {
         say("EpochActivated", false, format!("epoch {} is active for {:?}", new.epoch, short(new)));
+    }
+    match (&before.revoked, &after.revoked) {
+        (old, Some(new)) if old.as_ref().is_none_or(|old| old.epoch != new.epoch) => {
+            let note = format!(
+                "the term of {:?} is revoked by epoch {}, which is nobody's: {}",
+                short_of(new),
+                new.epoch,
+                shorten(&new.reason, 240)
+            );
+            say("OwnerRevoked", true, note);
+        }
+        _ => {}
+    }
+    if let Some(new) = after.revoked.as_ref().filter(|new| new.state == GrantState::Active)
+        && before.revoked.as_ref().is_none_or(|old| old.epoch != new.epoch || old.state == GrantState::Pending)
+    {
+        say("RevocationActive", false, format!("no write boundary admits {:?} any more: all are at epoch {}", short_of(new), new.epoch));
     }
     let held_back = |status: &FencedLockStatus| {
         let condition = find(&status.conditions, on_lock::EPOCH_ACTIVE)?;

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     api::{
-        BoundaryType, BoundaryVerdict, Fence, FencedLock, WriteBoundary, WriteBoundaryStatus,
+        BoundaryType, BoundaryVerdict, Fence, FencedLock, FencedLockStatus, WriteBoundary, WriteBoundaryStatus,
         conditions::{self, Finding, Truth, boundary as on_boundary, reason, truncate},
     },
     audit::{
@@ -31,7 +31,7 @@ use crate::{
         boundary::{Evidence, LockSide},
         conditions as texts, schema,
     },
-    boundary::Activation,
+    boundary::{Activation, Owner},
     epoch::grant::GrantState,
 };
 
@@ -62,6 +62,7 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
     let grant = lock.and_then(|l| l.status.as_ref()).and_then(|s| s.grant.as_ref());
     let side = if is_there { lock_side(grant) } else { LockSide::NotFound };
     let field_errors = unit.checked_boundaries.errors(key, &boundary.spec);
+    let owner = lock.and_then(|lock| owner(lock.status.as_ref()?));
     let next = prove(unit, key, boundary, field_errors.is_empty(), lock, now);
     if is_ahead(unit, key, &side) {
         // This process has activated a grant whose status its cache does not show yet.
@@ -83,8 +84,11 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
     }
     let news = unit.proofs.news(key);
     let rolled_back = fence_rolled_back(boundary, news.fence.as_ref());
+    // While it is still being activated, it stands elsewhere.
+    let expected = owner.filter(|_| is_active(lock)).map(|owner| (owner.epoch, owner.holder().to_owned()));
     if let Some(seen) = &news.fence
-        && matches!(&side, LockSide::Found { active: Some(active) } if seen.as_ref() != Some(active))
+        && expected.is_some()
+        && *seen != expected
     {
         // What was activated does not stand any more: the lock's next pass activates it again.
         unit.activations.forget(key);
@@ -99,6 +103,13 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
     unit.proofs.told(key);
     let by_rule = judged.until.map(wait_until);
     Ok([by_rule, next].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
+}
+
+/// Whether the lock's boundaries were all brought to its owner once, or to nobody.
+fn is_active(lock: Option<&FencedLock>) -> bool {
+    let status = lock.and_then(|lock| lock.status.as_ref());
+    let state = |status: &FencedLockStatus| status.grant.as_ref().map(|g| g.state).or_else(|| status.revoked.as_ref().map(|r| r.state));
+    status.and_then(state) == Some(GrantState::Active)
 }
 
 /// How soon a cache is looked at again that lags behind what this process did.
@@ -119,7 +130,7 @@ fn prove(
     let lease = lock.and_then(|lock| lock.spec.coordinator.lease.as_ref());
     let grant = lock.and_then(|lock| lock.status.as_ref()?.grant.as_ref()).filter(|grant| grant.state == GrantState::Active);
     let work = Work {
-        owner: grant.map(owner),
+        owner: grant.map(Owner::of),
         backend,
         pods_in: lease.and_then(|lease| lease.pod_namespace.clone()),
         limit: unit.settings.proof_timeout,
@@ -202,20 +213,20 @@ fn fence(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>, now: 
     before.filter(is_same).or(Some(Fence { epoch, holder, activated_at: None, generation: None }))
 }
 
-/// The fence that the lock's recorded grant was just activated to, if it was.
+/// The fence that the lock's recorded owner was just activated to, if it was.
 fn activated_fence(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>, now: Timestamp) -> Option<Fence> {
-    let grant = lock?.status.as_ref()?.grant.as_ref()?;
-    if is_at(boundary, grant) {
+    let owner = owner(lock?.status.as_ref()?)?;
+    if is_at(boundary, &owner) {
         return None;
     }
-    let progress = unit.activations.peek(&key_of(boundary), &ticket(grant, boundary))?;
+    let progress = unit.activations.peek(&key_of(boundary), &ticket(&owner, boundary))?;
     // Under another declaration it may be there since before.
     let known = boundary.status.as_ref().and_then(|s| s.fence.as_ref());
-    let known = known.filter(|fence| fence.epoch == grant.epoch && fence.holder == grant.holder.as_str());
+    let known = known.filter(|fence| fence.epoch == owner.epoch && fence.holder == owner.holder());
     let since = known.and_then(|fence| fence.activated_at.clone()).unwrap_or_else(|| Time(truncate(now)));
     matches!(progress, Progress::Done(Activation::Activated | Activation::Unchanged)).then(|| Fence {
-        epoch: grant.epoch,
-        holder: grant.holder.as_str().to_owned(),
+        epoch: owner.epoch,
+        holder: owner.holder().to_owned(),
         activated_at: Some(since),
         generation: boundary.metadata.generation,
     })

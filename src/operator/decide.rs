@@ -25,12 +25,13 @@ use crate::{
         schema::FieldError,
         verdict::{self, Found, OwnerUnique, Present, Required},
     },
-    boundary::BackendError,
+    boundary::{BackendError, Owner},
     epoch::{
         Epoch, Holder,
         grant::{self, Grant, GrantState, LeaseRead, Standing},
         mint::{self, MintError, Reservation, ReservationError, TrustedFence},
         recent::{self, RecentOwner},
+        revoke::RevocationStatus,
     },
 };
 
@@ -194,13 +195,14 @@ pub fn decide(observed: &Observed) -> Decision {
 
     let required: Vec<Required> = observed.boundaries.iter().map(|counted| judge(counted, observed, epochs.grant.as_ref())).collect();
     let recent_owners = recent_owners(observed, &before, epochs.grant.as_ref(), &now);
-    let activations = activations(observed, epochs.grant.as_ref(), &recent_owners);
+    let activations = activations(observed, &epochs, &recent_owners);
     let is_blocking = |name: &str| observed.boundaries.iter().any(|b| b.name == name && blocks(observed, b));
     let blocking: Vec<_> = activations.iter().filter(|(name, _)| is_blocking(name)).cloned().collect();
     let boundaries_unread = observed.boundaries_unread.as_deref().filter(|_| spec.class == LockClass::CorrectnessCritical);
     let may_be_active = boundaries_unread.is_none() && blocking.iter().all(|(_, a)| *a == Activation::Done);
-    if let Some(pending) = epochs.grant.as_ref().filter(|_| may_be_active) {
-        epochs.grant = Some(pending.activated(now));
+    if may_be_active {
+        epochs.grant = epochs.grant.map(|grant| grant.activated(now));
+        epochs.revoked = epochs.revoked.map(|revoked| revoked.activated());
     }
 
     let holder = holder(&observed.lease);
@@ -235,18 +237,16 @@ pub fn decide(observed: &Observed) -> Decision {
         coordinator: coordinator(&observed.lock),
         standing: &epochs.standing,
         grant: epochs.grant.as_ref(),
+        revoked: epochs.revoked.as_ref(),
         activations: &blocking,
         boundaries_unread,
         owner: &owner,
         went_back,
-        not_carried_out: spec
-            .revoke
-            .as_ref()
-            .map(|_| "evaluated; but spec.revoke is not carried out by this version of fencedlock: stop the owner by other means"),
+        not_carried_out: not_carried_out(observed, &epochs),
         generation: observed.lock.metadata.generation,
     };
     let (mut conditions, stalls_at) = conditions::lock(&facts, &before.conditions, observed.now);
-    if before.grant.as_ref().map(|g| g.epoch) == epochs.grant.as_ref().map(|g| g.epoch) {
+    if before.epoch == epochs.epoch && before.grant.is_some() == epochs.grant.is_some() {
         let under_way = unreadable.as_ref().is_some_and(|(_, unread)| *unread == UnreadFence::UnderWay);
         conditions::keep_failure(&before.conditions, &mut conditions, under_way);
     }
@@ -257,10 +257,10 @@ pub fn decide(observed: &Observed) -> Decision {
         reason: Some(judgement.reason.to_owned()),
         epoch: epochs.epoch,
         grant: epochs.grant.clone(),
-        revoked: before.revoked.clone(),
+        revoked: epochs.revoked.clone(),
         recent_owners,
         boundary_summary: summary(spec.class, judgement.summary),
-        boundaries: boundary_statuses(observed, &required, &activations, epochs.grant.as_ref(), &before),
+        boundaries: boundary_statuses(observed, &required, &activations, owner_of(&epochs).map(|owner| owner.epoch), &before),
         proven_at: judgement.proven_at.map(|at| Time(truncate(at))),
         conditions,
     };
@@ -285,14 +285,19 @@ pub fn decide(observed: &Observed) -> Decision {
 }
 
 fn needs(observed: &Observed, before: &FencedLockStatus, epochs: &grant::Decision, changes: bool, reserves: bool) -> Option<Needs> {
-    let active = |grant: Option<&Grant>| grant.filter(|g| g.state == GrantState::Active).map(|g| g.epoch);
-    let activates = active(epochs.grant.as_ref()).is_some() && active(epochs.grant.as_ref()) != active(before.grant.as_ref());
+    let active = |grant: Option<&Grant>, revoked: Option<&RevocationStatus>| {
+        let granted = grant.filter(|g| g.state == GrantState::Active).map(|g| g.epoch);
+        granted.or_else(|| revoked.filter(|r| r.state == GrantState::Active).map(|r| r.epoch))
+    };
+    let becomes = active(epochs.grant.as_ref(), epochs.revoked.as_ref());
+    let activates = becomes.is_some() && becomes != active(before.grant.as_ref(), before.revoked.as_ref());
+    let mints = epochs.epoch != before.epoch;
     let is_critical = observed.lock.spec.class == LockClass::CorrectnessCritical;
     if changes && observed.freshness == Freshness::Cached {
         Some(Needs::FreshReads)
     } else if reserves && observed.freshness != Freshness::AllRead {
         Some(Needs::FreshLock)
-    } else if (epochs.began.is_some() || observed.is_superseded()) && !observed.fences_read {
+    } else if (mints || observed.is_superseded()) && !observed.fences_read {
         Some(Needs::Fences)
     } else if activates && is_critical && !observed.boundaries_fresh {
         Some(Needs::FreshBoundaries)
@@ -324,6 +329,8 @@ fn grant_input<'a>(
         lock_uid: uid,
         epoch: before.epoch,
         grant: before.grant.as_ref(),
+        revoke: observed.lock.spec.revoke.as_ref(),
+        revoked: before.revoked.as_ref(),
         lease: &observed.lease,
         shared_with: observed.older.as_deref(),
         pod_uid: observed.pod.uid(),
@@ -437,13 +444,19 @@ fn held_back(counted: &Counted, observed: &Observed, grant: &Grant, recent: &[Re
     Some(Activation::HeldBack(reason::PROCESS_REUSED, owner::held_back(&grant.holder, &reused)))
 }
 
-/// Where the grant has to be activated, and what became of it. Empty without a grant.
-fn activations(observed: &Observed, grant: Option<&Grant>, recent: &[RecentOwner]) -> Vec<(String, Activation)> {
-    let Some(grant) = grant else { return Vec::new() };
+/// Whom the boundaries are to admit.
+fn owner_of(epochs: &grant::Decision) -> Option<Owner> {
+    let nobody = || epochs.revoked.as_ref().map(|revoked| Owner::nobody(revoked.epoch));
+    epochs.grant.as_ref().map(Owner::of).or_else(nobody)
+}
+
+/// Where the grant, or the epoch of nobody, has to be activated, and what became of it. Empty without both.
+fn activations(observed: &Observed, epochs: &grant::Decision, recent: &[RecentOwner]) -> Vec<(String, Activation)> {
+    let Some(owner) = owner_of(epochs) else { return Vec::new() };
     let contract = observed.lock.spec.contract;
-    let recorded = observed.lock.status.as_ref().and_then(|s| s.grant.as_ref());
-    // What is known of activations is about the recorded grant. Another grant was activated nowhere yet.
-    let is_recorded = recorded.is_some_and(|r| r.epoch == grant.epoch && r.holder == grant.holder);
+    let recorded = observed.lock.status.as_ref().and_then(super::unit::owner);
+    // What is known of activations is about the recorded owner. Another one was activated nowhere yet.
+    let is_recorded = recorded.is_some_and(|r| r.epoch == owner.epoch && r.holder == owner.holder);
     let known = |name: &str| observed.activations.get(name).filter(|_| is_recorded).cloned();
     let activation = |counted: &Counted| match &counted.state {
         CountedState::Missing | CountedState::OtherLock(_) => None,
@@ -457,20 +470,20 @@ fn activations(observed: &Observed, grant: Option<&Grant>, recent: &[RecentOwner
             let why = format!("{}; until it can, set {way_out}", BackendError::NotImplemented(object.spec.type_));
             blocks(observed, counted).then_some(Activation::Failed(why))
         }
-        CountedState::Present { object, .. } if is_at(object, grant) => Some(Activation::Done),
+        CountedState::Present { object, .. } if is_at(object, &owner) => Some(Activation::Done),
         CountedState::Present { .. } => {
-            let held_back = held_back(counted, observed, grant, recent);
+            let held_back = epochs.grant.as_ref().and_then(|grant| held_back(counted, observed, grant, recent));
             Some(held_back.or_else(|| known(&counted.name)).unwrap_or(Activation::Waiting))
         }
     };
     observed.boundaries.iter().filter_map(|b| Some((b.name.clone(), activation(b)?))).collect()
 }
 
-/// Whether the boundary's own status says that its fence is at the grant, as the boundary is declared now. It dies with the
+/// Whether the boundary's own status says that its fence is at this owner, as the boundary is declared now. It dies with the
 /// boundary.
-pub(super) fn is_at(boundary: &WriteBoundary, grant: &Grant) -> bool {
+pub(super) fn is_at(boundary: &WriteBoundary, owner: &Owner) -> bool {
     let fence = boundary.status.as_ref().and_then(|s| s.fence.as_ref());
-    let is_this = |f: &Fence| f.epoch == grant.epoch && f.holder == grant.holder.as_str() && f.generation == boundary.metadata.generation;
+    let is_this = |f: &Fence| f.epoch == owner.epoch && f.holder == owner.holder() && f.generation == boundary.metadata.generation;
     fence.is_some_and(is_this)
 }
 
@@ -491,12 +504,22 @@ fn went_back(epochs: &grant::Decision, before: &FencedLockStatus) -> Option<(&'s
         return Some((reason::FENCE_IMPLAUSIBLE, error.to_string()));
     }
     let was = find(&before.conditions, on_lock::EPOCH_MONOTONIC).is_some_and(|c| c.status == "False");
-    let active = epochs.grant.as_ref().is_some_and(|g| g.state == GrantState::Active);
+    let states = epochs.grant.iter().map(|g| g.state).chain(epochs.revoked.iter().map(|r| r.state));
+    let active = states.into_iter().any(|state| state == GrantState::Active);
     (epochs.rolled_back || (was && !active)).then(|| {
         let message = "something remembers a later epoch than this lock's status, so the cluster or a store was restored: the next grant lies above it; \
                        keep writers stopped until every boundary shows that grant as its fence";
         (reason::STATE_ROLLED_BACK, message.to_owned())
     })
+}
+
+/// What `Ready` says of a `spec.revoke` that means no term which is known here: somebody may wait for it.
+fn not_carried_out(observed: &Observed, epochs: &grant::Decision) -> Option<&'static str> {
+    let asked = observed.lock.spec.revoke.as_ref()?;
+    let is_known = epochs.grant.as_ref().is_some_and(|grant| asked.names(grant)) || epochs.revoked.is_some();
+    (!is_known).then_some(
+        "evaluated; spec.revoke is about a term that is over, and revokes nothing: fencedlock revoke writes one about the present term",
+    )
 }
 
 fn summary(class: LockClass, (good, all): (usize, usize)) -> Option<String> {
@@ -507,7 +530,7 @@ fn boundary_statuses(
     observed: &Observed,
     required: &[Required],
     activations: &[(String, Activation)],
-    grant: Option<&Grant>,
+    epoch: Option<Epoch>,
     before: &FencedLockStatus,
 ) -> Vec<BoundaryStatus> {
     let recorded = |name: &str| before.boundaries.iter().find(|b| b.name == name);
@@ -525,7 +548,7 @@ fn boundary_statuses(
             let earlier = recorded(&counted.name).and_then(|b| b.fence);
             status.type_ = Some(present.type_);
             status.verdict = Some(present.judgement.verdict);
-            status.fence = grant.filter(|_| done).map(|g| g.epoch).or(earlier);
+            status.fence = epoch.filter(|_| done).or(earlier);
             status.contract = present.judgement.contract;
             status.observed_generation = object.metadata.generation;
         } else if let CountedState::Unreadable(_) | CountedState::Malformed(_) = counted.state {
@@ -549,6 +572,7 @@ mod tests {
         api::conditions::lock as on,
         epoch::{
             pod::{Container, Life, PodView},
+            revoke::Revocation,
             term::LeaseView,
         },
     };
@@ -631,6 +655,43 @@ mod tests {
         let next = decide(&observed);
         assert_eq!(state(&next), Some((2, GrantState::Pending)), "the job of epoch 1 is done, and this is epoch 2");
         assert_eq!(next.activate, ["db"]);
+    }
+
+    /// A revocation goes through the boundaries as a grant does, and says so until another term begins.
+    #[test]
+    fn a_revoked_owner_is_fenced_before_that_is_said() {
+        let observed = observed("CorrectnessCritical", guard("Enforce"));
+        let mut observed = recorded(observed.clone(), &decide(&observed));
+        observed.activations.insert("db".into(), Activation::Done);
+        let mut observed = recorded(observed.clone(), &decide(&observed));
+        let mut lock = (*observed.lock).clone();
+        lock.spec.revoke = lock.status.as_ref().and_then(|s| s.grant.as_ref()).map(|grant| Revocation::of(grant, "it loops"));
+        observed.lock = Arc::new(lock);
+        let pending = decide(&observed);
+        let nobody = |decision: &Decision| decision.status.revoked.as_ref().map(|r| (r.epoch.get(), r.state));
+        assert_eq!(
+            (state(&pending), nobody(&pending)),
+            (None, Some((2, GrantState::Pending))),
+            "the job of epoch 1 is done, and this is epoch 2"
+        );
+        assert_eq!((pending.activate.as_slice(), pending.needs), (&["db".to_owned()][..], Some(Needs::FreshReads)));
+        let told: Vec<_> = pending.announcements.iter().map(|a| a.reason).collect();
+        assert_eq!(told, ["OwnershipChanged", "OwnerRevoked"]);
+        let mut observed = recorded(observed, &pending);
+        observed.activations = [("db".into(), Activation::Failed("down".into()))].into();
+        let message = |decision: &Decision| {
+            find(&decision.status.conditions, on::EPOCH_ACTIVE).map(|c| (c.reason.clone(), c.message.clone())).unwrap()
+        };
+        let failed = decide(&observed);
+        let (why, text) = message(&failed);
+        assert!(why == reason::REVOKED && text.contains("\"db\" may still admit it") && text.contains("down"), "{text}");
+        observed.activations = [("db".into(), Activation::Done)].into();
+        let active = decide(&observed);
+        assert_eq!(nobody(&active), Some((2, GrantState::Active)));
+        assert!(message(&active).1.contains("it loops") && message(&active).1.contains("admits nobody"), "{}", message(&active).1);
+        assert_eq!(active.announcements.iter().map(|a| a.reason).collect::<Vec<_>>(), ["RevocationActive"]);
+        let again = decide(&recorded(observed, &active));
+        assert_eq!((&again.status, again.needs), (&active.status, None));
     }
 
     #[test]

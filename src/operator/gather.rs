@@ -28,9 +28,9 @@ use crate::{
     api::{FencedLock, FencedLockStatus, Identity, WriteBoundary},
     apiserver,
     audit::{boundary::Evidence, conditions::Activation, inventory::leases::NODE_LEASES, owner::PodRead},
-    boundary::{self, Backend},
+    boundary::{self, Backend, Owner},
     epoch::{
-        grant::{Grant, LeaseRead, Standing},
+        grant::{LeaseRead, Standing},
         mint::TrustedFence,
         pod::PodView,
         term::LeaseView,
@@ -59,7 +59,7 @@ pub(super) async fn gather(unit: &Unit, lock: Arc<FencedLock>, freshness: Freshn
     let pod = read_pod(unit, &key, &lock, &lease).await?;
     let living = living_pods(unit, &key, &lock, &before, freshness).await;
     let (boundaries, boundaries_unread) = cached_boundaries(unit, &key, &lock).await;
-    let activations = before.grant.as_ref().map_or_else(BTreeMap::new, |grant| activated(unit, &boundaries, grant));
+    let activations = owner(&before).map_or_else(BTreeMap::new, |owner| activated(unit, &boundaries, &owner));
     Ok(Observed {
         field_errors: unit.checked_locks.errors(&key, &lock.spec),
         older: older(unit, &key, &lock),
@@ -98,7 +98,11 @@ async fn read_lease(unit: &Unit, key: &Key, lock: &FencedLock, freshness: Freshn
         Err(Unseen::Failing(why)) => return Ok(LeaseRead::Unreadable(why)),
     }
     let grant = lock.status.as_ref().and_then(|s| s.grant.as_ref());
-    let baseline = |lease: &LeaseView| grant.map_or_else(|| lease.clone(), |grant| grant.baseline(lease));
+    let revoked = lock.status.as_ref().and_then(|s| s.revoked.as_ref());
+    let baseline = |lease: &LeaseView| {
+        let revoked = || revoked.map(|revoked| revoked.baseline(lease));
+        grant.map(|grant| grant.baseline(lease)).or_else(revoked).unwrap_or_else(|| lease.clone())
+    };
     let cached = if freshness == Freshness::Cached { unit.leases.cached(key, &object, baseline) } else { None };
     let read = if let Some(seen) = cached {
         seen
@@ -249,8 +253,8 @@ pub(super) async fn read_boundaries(unit: &Unit, observed: &mut Observed) -> Res
             let referring = found.iter().filter(|(_, boundary)| refers(boundary)).map(|(name, _)| name.clone());
             let look_up = |boundary: &str| found.get(boundary).map_or(CountedState::Missing, |boundary| state(unit, &name, boundary));
             (observed.boundaries, observed.boundaries_unread) = (counted(&observed.lock, referring, look_up), None);
-            let grant = observed.lock.status.as_ref().and_then(|s| s.grant.as_ref());
-            observed.activations = grant.map_or_else(BTreeMap::new, |grant| activated(unit, &observed.boundaries, grant));
+            let owner = observed.lock.status.as_ref().and_then(owner);
+            observed.activations = owner.map_or_else(BTreeMap::new, |owner| activated(unit, &observed.boundaries, &owner));
             Ok(())
         }
         Err(error) => match step.failed(&error) {
@@ -287,11 +291,11 @@ pub(super) fn evidence(unit: &Unit, boundary: &WriteBoundary, now: Timestamp) ->
     if unit.backends.backend(boundary).is_some() { unit.proofs.evidence(boundary, now) } else { Evidence::NotImplemented }
 }
 
-/// What became of activating the recorded grant.
-fn activated(unit: &Unit, boundaries: &[Counted], grant: &Grant) -> BTreeMap<String, Activation> {
+/// What became of activating the recorded owner.
+fn activated(unit: &Unit, boundaries: &[Counted], owner: &Owner) -> BTreeMap<String, Activation> {
     let known = |counted: &Counted| {
         let CountedState::Present { object, .. } = &counted.state else { return None };
-        let progress = unit.activations.peek(&key_of(&**object), &ticket(grant, object))?;
+        let progress = unit.activations.peek(&key_of(&**object), &ticket(owner, object))?;
         Some((counted.name.clone(), activation(progress)))
     };
     boundaries.iter().filter_map(known).collect()
@@ -344,7 +348,7 @@ pub(super) async fn read_fences(unit: &Arc<Unit>, observed: &mut Observed) {
     }
     let keys: Vec<_> = boundaries.iter().map(|(_, object, _)| key_of(&**object)).collect();
     unit.fence_reads.until_ended(&keys, MOMENT).await;
-    let grant = observed.lock.status.as_ref().and_then(|s| s.grant.as_ref());
+    let owner = observed.lock.status.as_ref().and_then(owner);
     for (name, object, _) in boundaries {
         let seen = match unit.fence_reads.peek(&key_of(&*object), &declared(&object)) {
             Some(Progress::Done((_, seen))) => seen,
@@ -358,8 +362,8 @@ pub(super) async fn read_fences(unit: &Arc<Unit>, observed: &mut Observed) {
             }
         };
         let fence = seen.fence.map(|fence| trusted(&name, &fence));
-        let is_ahead = |grant: &Grant| fence.as_ref().is_some_and(|f| f.shuts_out(grant.epoch, grant.holder.as_str()));
-        if matches!(observed.activations.get(&name), Some(Activation::Superseded(_))) && !grant.is_some_and(is_ahead) {
+        let is_ahead = |owner: &Owner| fence.as_ref().is_some_and(|f| f.shuts_out(owner.epoch, owner.holder()));
+        if matches!(observed.activations.get(&name), Some(Activation::Superseded(_))) && !owner.as_ref().is_some_and(is_ahead) {
             // Whatever was ahead is not any more: the activation is worth another try.
             unit.activations.forget(&key_of(&*object));
         }
@@ -370,12 +374,12 @@ pub(super) async fn read_fences(unit: &Arc<Unit>, observed: &mut Observed) {
 
 /// When the first of the failed activations and reads may be tried again.
 pub(super) fn retry_after(unit: &Unit, observed: &Observed, decision: &Decision) -> Option<Duration> {
-    let grant = decision.status.grant.as_ref();
+    let owner = owner(&decision.status);
     let waits = observed.boundaries.iter().filter_map(|counted| {
         let CountedState::Present { object, .. } = &counted.state else { return None };
         let key = key_of(&**object);
-        let activation = grant.filter(|_| decision.activate.contains(&counted.name));
-        let activation = activation.and_then(|grant| unit.activations.peek(&key, &ticket(grant, object))?.retry_after());
+        let activation = owner.as_ref().filter(|_| decision.activate.contains(&counted.name));
+        let activation = activation.and_then(|owner| unit.activations.peek(&key, &ticket(owner, object))?.retry_after());
         let has_failed = matches!(observed.unreadable_fences.get(&counted.name), Some(UnreadFence::Failed(_)));
         let is_wanted = has_failed && matches!(decision.grant.standing, Standing::FenceUnreadable { .. });
         let read = unit.fence_reads.peek(&key, &declared(object)).filter(|_| is_wanted).and_then(|p| p.retry_after());
@@ -398,11 +402,12 @@ fn observe(unit: &Unit, backend: Arc<dyn Backend>) -> impl Future<Output = Resul
     async move { bounded(limit, backend.observe()).await.map(|seen| (Instant::now(), seen)) }
 }
 
-/// Starts activating a grant at a boundary, or says how far that is.
-pub(super) fn activate(unit: &Arc<Unit>, lock: &Key, boundary: &WriteBoundary, grant: &Grant) -> Option<Progress<boundary::Activation>> {
+/// Starts activating an owner at a boundary, or says how far that is.
+pub(super) fn activate(unit: &Arc<Unit>, lock: &Key, boundary: &WriteBoundary, owner: &Owner) -> Option<Progress<boundary::Activation>> {
     let backend = unit.backends.backend(boundary)?;
     let limit = unit.settings.backend_timeout;
-    let owner = owner(grant);
+    let ticket = ticket(owner, boundary);
+    let owner = owner.clone();
     let (metrics, proofs, key) = (Arc::clone(&unit.metrics), Arc::clone(&unit.proofs), key_of(boundary));
     let own = key.clone();
     let work = move || async move {
@@ -413,7 +418,7 @@ pub(super) fn activate(unit: &Arc<Unit>, lock: &Key, boundary: &WriteBoundary, g
             // Somebody's open work is waited for: it is tried again at once, and while it lasts.
             boundary::Activation::Blocked(by) => Err(Failure::soon(format!("blocked by {by}"))),
             boundary::Activation::Activated | boundary::Activation::Unchanged => {
-                proofs.moved(&own, Some((owner.epoch, owner.holder.as_str().to_owned())));
+                proofs.moved(&own, Some((owner.epoch, owner.holder().to_owned())));
                 Ok(answer)
             }
             boundary::Activation::Superseded(_) => Ok(answer),
@@ -425,7 +430,7 @@ pub(super) fn activate(unit: &Arc<Unit>, lock: &Key, boundary: &WriteBoundary, g
         wake_lock();
         queue.push(&key);
     };
-    Some(unit.activations.ask(&key_of(boundary), &ticket(grant, boundary), work, wake))
+    Some(unit.activations.ask(&key_of(boundary), &ticket, work, wake))
 }
 
 fn waker(unit: &Arc<Unit>, lock: &Key) -> impl FnOnce() + Send + 'static {

@@ -65,7 +65,8 @@ impl Quarrels {
 fn may_wait(recorded: &FencedLockStatus, next: &FencedLockStatus) -> bool {
     let compliant = |status: &FencedLockStatus| find(&status.conditions, on_lock::COMPLIANT).map(|c| c.status.clone());
     let is_worse = compliant(recorded).as_deref() == Some("True") && compliant(next).as_deref() != Some("True");
-    let same = recorded.epoch == next.epoch && recorded.grant == next.grant && recorded.observed_generation == next.observed_generation;
+    let same_owner = recorded.epoch == next.epoch && recorded.grant == next.grant && recorded.revoked == next.revoked;
+    let same = same_owner && recorded.observed_generation == next.observed_generation;
     same && !is_worse
 }
 

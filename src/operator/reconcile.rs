@@ -19,7 +19,7 @@ use super::{
     jobs::Progress,
     metrics::Kind,
     reservation, status,
-    unit::{Guarded, Unit, key_of},
+    unit::{Guarded, Unit, key_of, owner},
 };
 use crate::{
     api::{FencedLock, Verdict, conditions::reason},
@@ -128,7 +128,7 @@ async fn carry_out(unit: &Unit, key: &Key, observed: &mut Observed, decision: &m
     let recorded = status::record_lock(unit, &observed.lock, decision.status.clone()).await?;
     unit.remember(&recorded);
     unit.quarrels.wrote(key, &recorded.status.clone().unwrap_or_default(), Instant::now());
-    if decision.grant.began.is_some() {
+    if before.epoch != decision.status.epoch {
         gather::forget_fences(unit, observed);
     }
     unit.announcer.announce(&*recorded, decision.announcements.clone());
@@ -146,14 +146,14 @@ fn is_read_in_this_term(observed: &Observed, decision: &Decision) -> bool {
     is_read && matches!((&observed.lease, grant), (LeaseRead::Found(lease), Some(grant)) if grant.is_of(lease))
 }
 
-/// Starts the activations of the recorded grant. Says whether one ended already, so that the pass should go on.
+/// Starts the activations of the recorded owner. Says whether one ended already, so that the pass should go on.
 fn activate(unit: &Arc<Unit>, key: &Key, recorded: &FencedLock, observed: &Observed, decision: &Decision) -> bool {
-    let Some(grant) = recorded.status.as_ref().and_then(|s| s.grant.as_ref()) else { return false };
+    let Some(owner) = recorded.status.as_ref().and_then(owner) else { return false };
     let mut ended = false;
     for counted in observed.boundaries.iter().filter(|b| decision.activate.contains(&b.name)) {
         if let CountedState::Present { object, .. } = &counted.state {
             let known = observed.activations.get(&counted.name);
-            let progress = gather::activate(unit, key, object, grant);
+            let progress = gather::activate(unit, key, object, &owner);
             ended |= matches!(progress, Some(Progress::Done(_))) && known.is_none();
         }
     }

@@ -35,11 +35,11 @@ use super::{
     undeclared::Undeclared,
 };
 use crate::{
-    api::{FencedLock, WriteBoundary},
+    api::{FencedLock, FencedLockStatus, WriteBoundary},
     boundary::{Activation, Backends, Observation, Owner},
     epoch::{
         Epoch,
-        grant::{Grant, GrantState},
+        grant::GrantState,
         pod::PodView,
         term::{LeaseView, precedes},
     },
@@ -142,14 +142,15 @@ pub(super) type FenceRead = (Instant, Observation);
 /// What an activation is for: a grant at one version of a boundary's declaration.
 pub(super) type Ticket = (Owner, Declared);
 
-/// Whom a boundary is activated for.
-pub(super) fn owner(grant: &Grant) -> Owner {
-    Owner { epoch: grant.epoch, holder: grant.holder.clone(), pod_uid: grant.term.pod_uid.clone() }
+/// Whom the boundaries of a lock are to admit, by its status: the owner of the grant, or after a revocation nobody.
+pub(super) fn owner(status: &FencedLockStatus) -> Option<Owner> {
+    let nobody = || status.revoked.as_ref().map(|revoked| Owner::nobody(revoked.epoch));
+    status.grant.as_ref().map(Owner::of).or_else(nobody)
 }
 
-/// The ticket of activating a grant at a boundary.
-pub(super) fn ticket(grant: &Grant, boundary: &WriteBoundary) -> Ticket {
-    (owner(grant), declared(boundary))
+/// The ticket of activating an owner at a boundary.
+pub(super) fn ticket(owner: &Owner, boundary: &WriteBoundary) -> Ticket {
+    (owner.clone(), declared(boundary))
 }
 
 /// The states of a unit's watches.

@@ -555,7 +555,7 @@ fn never_decreases() -> &'static Rule {
 }
 
 fn newest() -> &'static Rule {
-    rule(LOCKS, "", "carries the newest epoch")
+    rule(LOCKS, "", "a grant carries the newest epoch")
 }
 
 fn once() -> &'static Rule {
@@ -569,6 +569,7 @@ fn no_jump() -> &'static Rule {
 fn stories() -> Vec<Story> {
     vec![
         an_epoch_is_granted_once(),
+        an_epoch_of_nobody_is_nobodys(),
         an_epoch_never_decreases(),
         an_epoch_does_not_jump(),
         a_first_epoch_is_small(),
@@ -596,6 +597,31 @@ fn an_epoch_is_granted_once() -> Story {
         .accepts(&[never_decreases()], "an epoch for nobody", Write::Status(json!({"epoch": 44, "grant": null})))
         .refuses(&[once()], "nobody's epoch for somebody", Write::Status(json!({"grant": grant(44, "c", "Pending")})))
         .accepts(&[once()], "the holder is back, under its own epoch", Write::Status(granted(45, "c", "Pending")))
+}
+
+fn an_epoch_of_nobody_is_nobodys() -> Story {
+    let alone = rule(LOCKS, "", "a revocation carries the newest epoch");
+    let fresh = rule(LOCKS, "", "an epoch of nobody was nobody's before");
+    let revoked = |epoch: u64, state: &str| {
+        let term = &grant(epoch, "a", state)["term"];
+        json!({"epoch": epoch, "holder": "a", "state": state, "reason": "it loops", "term": term})
+    };
+    let revokes = |epoch: u64, state: &str| Write::Status(json!({"epoch": epoch, "grant": null, "revoked": revoked(epoch, state)}));
+    Story::of(LOCKS, lease_lock())
+        .accepts(&[newest(), once()], "a grant", Write::Status(granted(41, "a", "Active")))
+        .refuses(&[alone, fresh], "a revocation under the epoch of the grant", Write::Status(json!({"revoked": revoked(41, "Pending")})))
+        .refuses(&[fresh], "the epoch of the grant for nobody", revokes(41, "Pending"))
+        .accepts(&[alone, fresh], "the next epoch for nobody", revokes(42, "Pending"))
+        .accepts(&[alone, fresh], "Pending becomes Active", Write::Status(json!({"revoked": {"state": "Active"}})))
+        .refuses(&[fresh], "Active goes back to Pending", Write::Status(json!({"revoked": {"state": "Pending"}})))
+        .refuses(&[alone], "the epoch moves on and the revocation stays", Write::Status(json!({"epoch": 43})))
+        .refuses(&[alone, newest(), once()], "a grant beside it", Write::Status(json!({"grant": grant(41, "a", "Active")})))
+        .refuses(&[once()], "nobody's epoch for somebody", Write::Status(json!({"revoked": null, "grant": grant(42, "a", "Pending")})))
+        .accepts(&[alone, once()], "the next epoch for somebody", {
+            let mut next = granted(43, "b", "Pending");
+            next["revoked"] = Value::Null;
+            Write::Status(next)
+        })
 }
 
 fn an_epoch_never_decreases() -> Story {
@@ -667,6 +693,11 @@ fn a_type_stays() -> Story {
 #[tokio::test]
 async fn an_epoch_is_granted_once_to_one_holder_and_active_stays_active() {
     an_epoch_is_granted_once().happens().await;
+}
+
+#[tokio::test]
+async fn an_epoch_of_nobody_is_granted_to_nobody() {
+    an_epoch_of_nobody_is_nobodys().happens().await;
 }
 
 #[tokio::test]

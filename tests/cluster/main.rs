@@ -23,6 +23,7 @@ mod objects;
 mod pg;
 mod postgres;
 mod renewals;
+mod revoke;
 mod rights;
 mod serving;
 mod support;

@@ -57,7 +57,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         Self::on(&PLANE).await
     }
 
@@ -259,7 +259,7 @@ pub fn spec(claim: &str) -> Value {
 }
 
 pub fn owner(epoch: u64, holder: &str, uid: Option<String>) -> Owner {
-    Owner { epoch: Epoch::new(epoch).unwrap(), holder: Holder::new(holder).unwrap(), pod_uid: uid }
+    Owner { epoch: Epoch::new(epoch).unwrap(), holder: Some(Holder::new(holder).unwrap()), pod_uid: uid }
 }
 
 pub fn data(owner: &str) -> Value {

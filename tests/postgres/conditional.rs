@@ -340,7 +340,7 @@ async fn a_wrong_declaration_is_named_by_its_field() {
         };
         assert!(said.contains(wanted) && (at.is_empty() || said.contains(&format!("{field}{at}"))), "{wanted}: {said}");
     }
-    let owner = Owner { epoch: Epoch::new(7).unwrap(), holder: Holder::new("a").unwrap(), pod_uid: None };
+    let owner = Owner { epoch: Epoch::new(7).unwrap(), holder: Some(Holder::new("a").unwrap()), pod_uid: None };
     let refused = app.boundary(ONCE, WritesPerEpoch::Once).activate(&owner).await.unwrap_err();
     assert!(refused.to_string().contains("AfterAcceptance"), "{refused}");
 }

@@ -116,15 +116,15 @@ impl Kubernetes {
     /// The fence of an owner. Who claims by text is known by no pod.
     fn wanted(&self, owner: &Owner) -> Seen {
         let uid = owner.pod_uid.clone().filter(|_| self.spec.claim == ClaimKind::PodIdentity).unwrap_or_default();
-        Seen { epoch: owner.epoch, holder: owner.holder.as_str().to_owned(), uid }
+        Seen { epoch: owner.epoch, holder: owner.holder().to_owned(), uid }
     }
 
     async fn activate_now(&self, owner: &Owner) -> Result<Activation, BackendError> {
-        if self.spec.claim == ClaimKind::PodIdentity && owner.pod_uid.is_none() {
+        if self.spec.claim == ClaimKind::PodIdentity && owner.holder.is_some() && owner.pod_uid.is_none() {
             return Err(BackendError::Refused(format!(
                 "HolderPodUnknown: no single pod is known to be holder {:?}: let its identity be the pod's name or <pod>_<suffix> (and set podNamespace \
                  of the coordinator), or use claim: Annotation",
-                owner.holder.as_str()
+                owner.holder()
             )));
         }
         let wanted = self.wanted(owner);

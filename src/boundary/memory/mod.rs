@@ -42,7 +42,7 @@ pub enum Behaviour {
 #[derive(Debug, Default)]
 struct State {
     fence: Option<Fence>,
-    activations: Vec<(Epoch, Holder)>,
+    activations: Vec<(Epoch, Option<Holder>)>,
     /// Found at each examination.
     flaws: BTreeSet<Flaw>,
     bypasses: Vec<Bypass>,
@@ -106,7 +106,7 @@ impl Memory {
     }
 
     /// Every activation that moved the fence, in order.
-    pub fn activations(&self) -> Vec<(Epoch, Holder)> {
+    pub fn activations(&self) -> Vec<(Epoch, Option<Holder>)> {
         self.locked(|state| state.activations.clone())
     }
 
@@ -143,7 +143,7 @@ impl Backend for Memory {
                 return Err(BackendError::Refused("permission denied".into()));
             }
             Ok(self.locked(|state| {
-                let (answer, fence) = step(state.fence.as_ref(), owner.epoch, &owner.holder);
+                let (answer, fence) = step(state.fence.as_ref(), owner.epoch, owner.holder.as_ref());
                 if answer == Activation::Activated {
                     state.activations.push((owner.epoch, owner.holder.clone()));
                 }

@@ -288,7 +288,7 @@ impl Backend for Postgres {
     }
 
     fn activate<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Activation, BackendError>> {
-        self.activate_now(owner.epoch, Some(&owner.holder)).boxed()
+        self.activate_now(owner.epoch, owner.holder.as_ref()).boxed()
     }
 
     fn examine<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Examination, BackendError>> {

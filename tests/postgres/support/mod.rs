@@ -214,7 +214,7 @@ pub fn claim(epoch: u64, holder: &str) -> String {
 }
 
 pub async fn activate(boundary: &Postgres, epoch: u64, holder: &str) -> Activation {
-    let owner = Owner { epoch: Epoch::new(epoch).unwrap(), holder: Holder::new(holder).unwrap(), pod_uid: None };
+    let owner = Owner { epoch: Epoch::new(epoch).unwrap(), holder: Some(Holder::new(holder).unwrap()), pod_uid: None };
     boundary.activate(&owner).await.unwrap()
 }
 

@@ -1,0 +1,244 @@
+//! `fencedlock revoke LOCK`: fences the present owner although it still renews its Lease. Writes `spec.revoke` and waits for the operator, which
+//! carries it out.
+
+use std::{
+    io::{self, Write},
+    time::Instant,
+};
+
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::wait::{Condition, await_condition},
+};
+use serde_json::json;
+
+use super::{Failure, cluster, table};
+use crate::{
+    api::{
+        BoundaryStatus, BoundaryVerdict, FencedLock, FencedLockStatus, ShortDuration,
+        conditions::{find, lock as on_lock, printable, shorten},
+    },
+    epoch::{
+        grant::{Grant, GrantState},
+        revoke::{Revocation, RevocationStatus},
+    },
+};
+
+/// How often the request is written again after somebody else changed the lock at the same time.
+const TRIES: usize = 8;
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER)]
+pub(super) struct Args {
+    /// The FencedLock
+    lock: String,
+    /// Why, for whoever reads the status and the Events
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    reason: String,
+    /// Its namespace; the context's when absent
+    #[arg(long, short, value_name = "NAME")]
+    namespace: Option<String>,
+    /// The kubeconfig's context
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// How long to wait until no boundary admits the owner any more. The request stands also after that
+    #[arg(long, value_name = "DURATION", default_value = "1m")]
+    timeout: ShortDuration,
+}
+
+const AFTER: &str = "\
+The owner's epoch is fenced by a new one that is nobody's, at every write boundary that can refuse. Its Lease is left alone: the owner may go on
+renewing it, and gets no epoch any more. Only a new term gets one: stop the process, or let it give the Lease up and acquire it anew.
+
+Exit codes:
+  0  no write boundary that can refuse admits the owner any more
+  2  usage or tool error, nothing to revoke, or not finished in time";
+
+fn reason(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    match text.chars().count() {
+        0 => Err("must not be blank".into()),
+        1..=1024 => Ok(text.to_owned()),
+        count => Err(format!("has {count} characters, at most 1024 are accepted")),
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<u8, Failure> {
+    super::runtime()?.block_on(revoke(args))
+}
+
+async fn revoke(args: &Args) -> Result<u8, Failure> {
+    let (client, namespace) = cluster::connect(args.context.as_ref(), args.namespace.as_ref()).await?;
+    let target = Target { what: format!("FencedLock {namespace}/{}", args.lock), name: &args.lock, api: api(client, &namespace) };
+    let began = Instant::now();
+    let mut out = io::stdout();
+    let asked = match target.ask(&args.reason).await? {
+        Asked::Written(grant) => {
+            writeln!(out, "{}: epoch {} of {} is to be revoked", target.what, grant.epoch, shown(grant.holder.as_str()))?;
+            Revocation::of(&grant, args.reason.as_str())
+        }
+        Asked::Before(revoked) => {
+            writeln!(
+                out,
+                "{}: the term of {} is revoked already: {}",
+                target.what,
+                shown(revoked.holder.as_str()),
+                printable(&revoked.reason)
+            )?;
+            Revocation { term: revoked.term, holder: revoked.holder.as_str().to_owned(), reason: revoked.reason }
+        }
+    };
+    let waits = await_condition(target.api.clone(), target.name, is_over(asked.clone()));
+    let lock = match tokio::time::timeout(args.timeout.get(), waits).await {
+        Ok(Ok(Some(lock))) => lock,
+        Ok(Ok(None)) => return Err(Failure::Other(format!("{} was deleted meanwhile", target.what))),
+        Ok(Err(error)) => return Err(Failure::Other(format!("{} cannot be watched: {error}. The request stands", target.what))),
+        Err(_) => return Err(target.late(args).await),
+    };
+    let status = lock.status.unwrap_or_default();
+    match (&status.revoked, &status.grant) {
+        (Some(revoked), _) => {
+            let took = began.elapsed().as_secs_f64();
+            writeln!(out, "fenced after {took:.2} s: epoch {} is nobody's, and no other epoch is valid", revoked.epoch)?;
+            write!(out, "{}", render(&status, revoked, &lock.spec.coordinator.lease.map(|lease| lease.name).unwrap_or_default()))?;
+        }
+        (None, None) => {
+            return Err(Failure::Other(format!(
+                "{}: the owner has given the lock up before its term was revoked. What it still has under way is admitted until another owner begins",
+                target.what
+            )));
+        }
+        (None, Some(_)) => {
+            let epoch = status.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string());
+            writeln!(out, "the term is over without it: another one began, and epoch {epoch} fences it")?;
+        }
+    }
+    Ok(0)
+}
+
+fn api(client: Client, namespace: &str) -> Api<FencedLock> {
+    Api::namespaced(client, namespace)
+}
+
+fn shown(holder: &str) -> String {
+    format!("{:?}", shorten(holder, 80))
+}
+
+/// The lock that is meant.
+struct Target<'a> {
+    what: String,
+    name: &'a str,
+    api: Api<FencedLock>,
+}
+
+/// What became of the request.
+enum Asked {
+    /// It was written, about this grant.
+    Written(Box<Grant>),
+    /// The present term is revoked already.
+    Before(Box<RevocationStatus>),
+}
+
+impl Target<'_> {
+    async fn get(&self) -> Result<FencedLock, Failure> {
+        match self.api.get_opt(self.name).await {
+            Ok(Some(lock)) => Ok(lock),
+            Ok(None) => Err(Failure::Other(format!("{} is not there", self.what))),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    fn failed(&self, error: &kube::Error) -> Failure {
+        Failure::Other(match error {
+            kube::Error::Api(status) => format!("{}: {}", self.what, status.message),
+            error => format!("{}: {error}", self.what),
+        })
+    }
+
+    /// Writes the request down where the lock still has the grant that it names.
+    async fn ask(&self, reason: &str) -> Result<Asked, Failure> {
+        for _ in 0..TRIES {
+            let lock = self.get().await?;
+            let status = lock.status.as_ref();
+            if let Some(revoked) = status.and_then(|status| status.revoked.clone()).filter(|revoked| !revoked.ended) {
+                return Ok(Asked::Before(Box::new(revoked)));
+            }
+            let Some(grant) = status.and_then(|status| status.grant.clone()) else {
+                let why =
+                    status.map(why).filter(|why| !why.is_empty()).unwrap_or_else(|| "no operator has looked at the lock yet".to_owned());
+                return Err(Failure::Other(format!("{}: nobody has an epoch, so there is nothing to revoke: {why}", self.what)));
+            };
+            let patch =
+                json!({"metadata": {"resourceVersion": lock.resource_version()}, "spec": {"revoke": Revocation::of(&grant, reason)}});
+            match self.api.patch(self.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                Ok(_) => return Ok(Asked::Written(Box::new(grant))),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+        Err(Failure::Other(format!("{}: it is written so often that the request could not be: try again", self.what)))
+    }
+
+    /// What to say when it is not finished in time.
+    async fn late(&self, args: &Args) -> Failure {
+        let read = self.get().await.ok().and_then(|lock| lock.status);
+        let why = match read {
+            Some(status) if status.revoked.is_some() => why(&status),
+            Some(status) => format!("{} (is the operator running, and does it watch this namespace?)", why(&status)),
+            None => "the lock cannot be read".to_owned(),
+        };
+        Failure::Other(format!(
+            "{}: not fenced everywhere after {}: {why}. The request stands: fencedlock status {} shows what becomes of it",
+            self.what, args.timeout, self.name
+        ))
+    }
+}
+
+/// Why there is no active grant, in the operator's words.
+fn why(status: &FencedLockStatus) -> String {
+    find(&status.conditions, on_lock::EPOCH_ACTIVE).map(|condition| printable(&condition.message)).unwrap_or_default()
+}
+
+/// Whether every boundary that is waited for is at the epoch of nobody, or the term is over by itself.
+fn is_over(asked: Revocation) -> impl Condition<FencedLock> {
+    move |lock: Option<&FencedLock>| {
+        let Some(status) = lock.and_then(|lock| lock.status.as_ref()) else { return lock.is_none() };
+        match (&status.revoked, &status.grant) {
+            (Some(revoked), _) => revoked.state == GrantState::Active,
+            (None, Some(grant)) => !asked.names(grant),
+            (None, None) => true,
+        }
+    }
+}
+
+fn render(status: &FencedLockStatus, revoked: &RevocationStatus, lease: &str) -> String {
+    let is_at = |boundary: &BoundaryStatus| boundary.fence == Some(revoked.epoch);
+    let rows: Vec<_> = status
+        .boundaries
+        .iter()
+        .map(|boundary| {
+            let fence = boundary.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
+            let refuses = match boundary.verdict {
+                Some(BoundaryVerdict::Proven) if is_at(boundary) => "yes, proven",
+                Some(BoundaryVerdict::RiskAccepted) if is_at(boundary) => "yes, but for limits that are accepted",
+                _ if is_at(boundary) => "not proven",
+                _ => "no",
+            };
+            let type_ = boundary.type_.map_or_else(|| "-".to_owned(), |type_| type_.to_string());
+            vec![boundary.name.clone(), type_, fence, refuses.to_owned()]
+        })
+        .collect();
+    let table = if rows.is_empty() {
+        "no write boundary refuses anything: none is registered".to_owned()
+    } else {
+        table::render(&["BOUNDARY", "TYPE", "FENCE", "REFUSES THE OWNER"], &rows)
+    };
+    let left =
+        status.boundaries.iter().filter(|boundary| !is_at(boundary)).map(|boundary| format!("{:?}", boundary.name)).collect::<Vec<_>>();
+    let left =
+        if left.is_empty() { String::new() } else { format!("\nWhat the owner does at {} is not stopped by this.\n", left.join(", ")) };
+    format!(
+        "\n{table}\n{left}\nTo let somebody work again, a new term has to begin: stop the owner, or let it give Lease {lease:?} up and acquire it anew.\n"
+    )
+}
