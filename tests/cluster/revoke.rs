@@ -132,7 +132,7 @@ async fn a_revocation_that_cannot_be_finished_says_where_and_goes_on() {
     lab.until_active("a", 3, "y").await;
     operator.stop().await;
     let (code, _, told) = revoke(&lab, &["--timeout", "1s"]);
-    assert!(code == 2 && told.contains("Is the operator running"), "{code} {told}");
+    assert!(code == 2 && told.contains("is the operator running"), "{code} {told}");
     let backends = Memories::default();
     backends.of(&lab.namespace, "good");
     let _operator = lab.operator_with(&[&lab.namespace], Arc::new(backends)).await;
