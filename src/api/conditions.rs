@@ -41,6 +41,8 @@ pub mod boundary {
     pub const BYPASS_FREE: &str = "BypassFree";
     /// The fence survives what the receiver may go through.
     pub const FENCE_DURABLE: &str = "FenceDurable";
+    /// The risk acceptance has not ended and does not end soon. Only where there is one.
+    pub const ACCEPTANCE_LASTS: &str = "AcceptanceLasts";
 }
 
 /// Reasons: one word each, the same in status, Events and the audit's output.
@@ -173,6 +175,8 @@ pub mod reason {
         HOLDER_POD_UNKNOWN = "HolderPodUnknown";
         /// The holder may be a process that had an epoch before, with another owner in between.
         PROCESS_REUSED = "ProcessReused";
+        /// The risk acceptance ends soon.
+        RISK_ACCEPTANCE_EXPIRES_SOON = "RiskAcceptanceExpiresSoon";
         /// The term was revoked by a person: only a new one gets a grant.
         REVOKED = "Revoked";
         /// The client rewrites what tells terms apart.

@@ -162,6 +162,31 @@ pub fn is_accepted(spec: &WriteBoundarySpec, limit: LimitName, now: Timestamp) -
     matches!(acceptance(spec, limit, now), Acceptance::Valid(_))
 }
 
+/// How long before its end an acceptance is said to end soon.
+pub const SOON: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+/// How far an acceptance is from its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Term {
+    /// Far.
+    Lasts,
+    /// It ends within the time that was asked for: somebody should renew it, or remove its cause.
+    EndsSoon,
+    /// It has ended, and covers nothing.
+    Ended,
+}
+
+/// How far an acceptance is from its end, and when that changes by itself.
+pub fn term(accepted: &RiskAcceptance, now: Timestamp, soon: SignedDuration) -> (Term, Option<Timestamp>) {
+    let ends = accepted.expires.0;
+    let warned = ends.checked_sub(soon).unwrap_or(Timestamp::MIN);
+    match now {
+        now if ends <= now => (Term::Ended, None),
+        now if warned <= now => (Term::EndsSoon, Some(ends)),
+        _ => (Term::Lasts, Some(warned)),
+    }
+}
+
 /// The state of an acceptance for one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acceptance<'a> {
@@ -414,6 +439,18 @@ pub(crate) mod tests {
     fn good() -> Seen {
         let proof = ProofSeen { at: Timestamp::from_second(NOW - 10).unwrap(), contract: Contract::AfterActivation, void: None };
         Seen { proof: Some(proof), fence: Some((Epoch::FIRST, "a".into())), ..Seen::default() }
+    }
+
+    #[test]
+    fn an_acceptance_warns_before_it_ends_and_ends_by_itself() {
+        let accepted = external_spec(Some(NOW)).risk_acceptance.unwrap();
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let day = SignedDuration::from_hours(24);
+        assert_eq!(term(&accepted, at(NOW - 86_401), day), (Term::Lasts, Some(at(NOW - 86_400))));
+        assert_eq!(term(&accepted, at(NOW - 86_400), day), (Term::EndsSoon, Some(at(NOW))));
+        assert_eq!(term(&accepted, at(NOW - 1), day), (Term::EndsSoon, Some(at(NOW))));
+        assert_eq!(term(&accepted, at(NOW), day), (Term::Ended, None));
+        assert_eq!(term(&accepted, at(0), SignedDuration::MAX), (Term::EndsSoon, Some(at(NOW))));
     }
 
     fn with(spec: &WriteBoundarySpec, evidence: &Evidence, lock: &LockSide) -> (BoundaryVerdict, &'static str) {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::{
-        BoundaryType, BoundaryVerdict, LockClass, Rollout, Verdict,
+        BoundaryType, BoundaryVerdict, LockClass, RiskAcceptance, Rollout, Verdict,
         conditions::{self, Finding, Truth, boundary as on_boundary, find, lock as on_lock, reason, shorten},
     },
     epoch::{
@@ -398,6 +398,8 @@ pub struct BoundaryFacts<'a> {
     pub lock: &'a LockSide,
     /// What people should know and that is no finding.
     pub notes: &'a [String],
+    /// `spec.riskAcceptance`, and how far it is from its end.
+    pub accepted: Option<(&'a RiskAcceptance, boundary::Term)>,
     /// The object's generation.
     pub generation: Option<i64>,
 }
@@ -413,17 +415,45 @@ pub fn boundary(facts: &BoundaryFacts<'_>, before: &[Condition], now: Timestamp)
         _ => Truth::False,
     };
     findings.push(Finding::new(on_boundary::PROVEN, proven, judged.reason, &judged.message));
+    let accepted = facts.accepted.map(|(accepted, term)| acceptance_lasts(accepted, term));
     // An external receiver has nothing to install, activate or keep: it has no conditions about that.
     if facts.type_ == BoundaryType::External {
+        findings.extend(accepted);
         return conditions::merge(before, findings, facts.generation, now);
     }
     findings.extend(guard_conditions(facts, before));
+    findings.extend(accepted);
     let mut all = conditions::merge(before, findings, facts.generation, now);
     // What this process says nothing about was said before it looked, and stands.
     let said: Vec<_> = all.iter().map(|c| c.type_.clone()).collect();
     all.extend(before.iter().filter(|c| GUARD_KINDS.contains(&c.type_.as_str()) && !said.contains(&c.type_)).cloned());
-    all.sort_by_key(|c| GUARD_KINDS.iter().position(|kind| *kind == c.type_).map_or(0, |place| place + 1));
+    let place = |c: &Condition| match GUARD_KINDS.iter().position(|kind| *kind == c.type_) {
+        Some(place) => place + 1,
+        None if c.type_ == on_boundary::ACCEPTANCE_LASTS => GUARD_KINDS.len() + 1,
+        None => 0,
+    };
+    all.sort_by_key(place);
     all
+}
+
+fn acceptance_lasts(accepted: &RiskAcceptance, term: boundary::Term) -> Finding {
+    let (who, ends) = (shorten(&accepted.accepted_by, 80), accepted.expires.0);
+    let (lasts, reason, message) = match term {
+        boundary::Term::Lasts => (true, reason::RISK_ACCEPTED, format!("{who} answers for what is not enforced until {ends}")),
+        boundary::Term::EndsSoon => (
+            false,
+            reason::RISK_ACCEPTANCE_EXPIRES_SOON,
+            format!(
+                "the acceptance by {who} ends on {ends}: renew spec.riskAcceptance, or move the effect behind a boundary that can refuse"
+            ),
+        ),
+        boundary::Term::Ended => (
+            false,
+            reason::RISK_ACCEPTANCE_EXPIRED,
+            format!("the acceptance by {who} ended on {ends}, and nobody answers for what is not enforced: renew spec.riskAcceptance"),
+        ),
+    };
+    Finding::new(on_boundary::ACCEPTANCE_LASTS, lasts, reason, message)
 }
 
 /// The conditions about the guard itself, in the order in which they are shown.

@@ -29,6 +29,7 @@ use super::{
     metrics::Metrics,
     unit::{Unit, WatchState},
 };
+use crate::audit::boundary as judging;
 
 /// The units that run, for whoever asks how they fare.
 #[derive(Debug)]
@@ -101,7 +102,7 @@ fn family(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, count: Co
 
 impl Collector for Counts {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (mut locks, mut boundaries) = (Count::new(), Count::new());
+        let (mut locks, mut boundaries, mut accepted) = (Count::new(), Count::new(), Count::new());
         for unit in self.units.all() {
             self.metrics.leases_lapsed(unit.leases.lapsed(Instant::now()));
             for lock in unit.locks.state() {
@@ -112,6 +113,10 @@ impl Collector for Counts {
             }
             for boundary in unit.boundaries.state() {
                 let boundary = boundary.0.as_ref().ok();
+                if let Some((type_, risk)) = boundary.and_then(|b| Some((b.spec.type_, b.spec.risk_acceptance.as_ref()?))) {
+                    let (term, _) = judging::term(risk, Timestamp::now(), judging::SOON);
+                    *accepted.entry([("type", type_.to_string()), ("term", format!("{term:?}"))]).or_default() += 1;
+                }
                 let type_ = boundary.map_or_else(|| "Malformed".into(), |b| b.spec.type_.to_string());
                 let verdict = boundary.map_or_else(|| "Invalid".into(), |b| label(b.status.as_ref().and_then(|s| s.verdict)));
                 *boundaries.entry([("type", type_), ("verdict", verdict)]).or_default() += 1;
@@ -136,6 +141,8 @@ impl Collector for Counts {
         let leases = encoder.encode_descriptor("unclassified_leases", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::try_from(undeclared).unwrap_or(i64::MAX)).encode(leases)?;
         family(&mut encoder, "locks", "FencedLocks by their class and verdict", locks)?;
+        let help = "Risk acceptances of WriteBoundaries by the boundary's type and by how far they are from their end; soon is 30 days";
+        family(&mut encoder, "risk_acceptances", help, accepted)?;
         family(&mut encoder, "boundaries", "WriteBoundaries by their type and verdict", boundaries)
     }
 }

@@ -41,6 +41,13 @@ pub(super) fn boundary(before: Option<&WriteBoundaryStatus>, after: &WriteBounda
         let is_pending = matches!(reason, reason::PROOF_PENDING | reason::OBSERVING | reason::NOT_ACTIVATED);
         say(event, !is_good && !is_pending, format!("{was} → {is}: {message}"));
     }
+    let ends_soon = |status: &WriteBoundaryStatus| {
+        let condition = find(&status.conditions, on_boundary::ACCEPTANCE_LASTS)?;
+        (condition.reason == reason::RISK_ACCEPTANCE_EXPIRES_SOON).then(|| condition.message.clone())
+    };
+    if let (None, Some(message)) = (before.and_then(ends_soon), ends_soon(after)) {
+        say("RiskAcceptanceExpiresSoon", true, message);
+    }
     if let Some(note) = void.filter(|_| after.reason.as_deref() != Some(reason::PROOF_VOID)) {
         say("ProofVoid", true, note.to_owned());
     }

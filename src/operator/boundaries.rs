@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     api::{
-        BoundaryType, BoundaryVerdict, Fence, FencedLock, FencedLockStatus, WriteBoundary, WriteBoundaryStatus,
+        BoundaryType, BoundaryVerdict, Fence, FencedLock, FencedLockStatus, RiskAcceptance, WriteBoundary, WriteBoundaryStatus,
         conditions::{self, Finding, Truth, boundary as on_boundary, reason, truncate},
     },
     audit::{
@@ -101,8 +101,16 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
     }
     unit.announcer.announce(boundary, announcements);
     unit.proofs.told(key);
-    let by_rule = judged.until.map(wait_until);
+    let changes = accepted(boundary, now).and_then(|(_, _, until)| until);
+    let by_rule = [judged.until, changes].into_iter().flatten().min().map(wait_until);
     Ok([by_rule, next].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
+}
+
+/// The acceptance of what a boundary cannot do, how far it is from its end, and when that changes by itself.
+fn accepted(boundary: &WriteBoundary, now: Timestamp) -> Option<(&RiskAcceptance, judging::Term, Option<Timestamp>)> {
+    let accepted = boundary.spec.risk_acceptance.as_ref()?;
+    let (term, until) = judging::term(accepted, now, judging::SOON);
+    Some((accepted, term, until))
 }
 
 /// Whether the lock's boundaries were all brought to its owner once, or to nobody.
@@ -185,6 +193,7 @@ fn next_status(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>,
         is_conditional: boundary.spec.is_conditional(),
         lock: by.side,
         notes: last.as_ref().map_or(&[], |examined| examined.notes.as_slice()),
+        accepted: accepted(boundary, now).map(|(accepted, term, _)| (accepted, term)),
         generation,
     };
     WriteBoundaryStatus {

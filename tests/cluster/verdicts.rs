@@ -11,7 +11,10 @@ use crate::support::{
     lease::at,
     plane::tool,
 };
-use fencedlock::api::{FencedLock, Verdict, conditions::lock as on};
+use fencedlock::api::{
+    FencedLock, Verdict,
+    conditions::{boundary as on_boundary, find, lock as on},
+};
 use k8s_openapi::{api::events::v1::Event, jiff::Timestamp};
 use kube::{
     Api,
@@ -54,7 +57,7 @@ async fn the_examples_have_the_verdicts_that_the_audit_predicts() {
     }
 }
 
-/// An acceptance expires by itself: nothing happens, and the verdict changes.
+/// An acceptance expires by itself: nothing happens, and the verdict changes. Whoever answers for it is warned before.
 #[tokio::test]
 async fn an_acceptance_expires_by_itself() {
     let lab = Lab::new().await;
@@ -74,6 +77,14 @@ async fn an_acceptance_expires_by_itself() {
     let accepted = lab.until("a", "RiskAccepted", |s| s.verdict == Some(Verdict::RiskAccepted)).await;
     assert_eq!(condition(&accepted, on::COMPLIANT).status, "True");
     assert_eq!(condition(&accepted, on::BOUNDARY_ENFORCED).status, "False", "accepted is not enforced");
+    let lasts = |reason: &'static str| {
+        move |b: Option<&fencedlock::api::WriteBoundary>| {
+            let condition = b.and_then(|b| b.status.as_ref()).and_then(|s| find(&s.conditions, on_boundary::ACCEPTANCE_LASTS));
+            condition.is_some_and(|c| c.reason == reason && c.status == if reason == "RiskAccepted" { "True" } else { "False" })
+        }
+    };
+    lab.until_boundary("mail", "the warning", lasts("RiskAcceptanceExpiresSoon")).await;
+    assert!(lab.until_event("RiskAcceptanceExpiresSoon", "mail").await.contains("mail-oncall"));
     // One that ends in many thousand years is no reason for a timer to give up.
     lab.declare_boundary(
         "fax",
@@ -87,12 +98,14 @@ async fn an_acceptance_expires_by_itself() {
     )
     .await;
     lab.until("b", "RiskAccepted", |s| s.verdict == Some(Verdict::RiskAccepted)).await;
+    lab.until_boundary("fax", "that it lasts", lasts("RiskAccepted")).await;
     let expired = lab.until("a", "the expiry", |s| s.reason.as_deref() == Some("RiskAcceptanceExpired")).await;
     assert_eq!(condition(&expired, on::COMPLIANT).status, "False");
     let shown = |b: Option<&fencedlock::api::WriteBoundary>| {
         b.and_then(|b| b.status.as_ref()).is_some_and(|s| s.reason.as_deref() == Some("RiskAcceptanceExpired"))
     };
     lab.until_boundary("mail", "the expiry", shown).await;
+    lab.until_boundary("mail", "the expiry", lasts("RiskAcceptanceExpired")).await;
 }
 
 /// Events tell of changes, once each: verdicts, ownership, and a class that was lowered.

@@ -55,9 +55,9 @@ pub fn about_field(error: &FieldError, object: &Value) -> Finding {
 
 fn expires_soon(boundary: &Judged<'_>) -> Option<Finding> {
     let accepted = boundary.spec.risk_acceptance.as_ref()?;
-    let left = accepted.expires.0.duration_since(boundary.now);
-    (left.is_positive() && left <= boundary.soon).then(|| {
-        let days = left.as_hours() / 24;
+    let (term, _) = boundary::term(accepted, boundary.now, boundary.soon);
+    (term == boundary::Term::EndsSoon).then(|| {
+        let days = accepted.expires.0.duration_since(boundary.now).as_hours() / 24;
         let message = format!(
             "the acceptance by {} ends on {}, in {days} {}: renew spec.riskAcceptance, or move the effect behind a boundary that can refuse",
             accepted.accepted_by,

@@ -8,7 +8,10 @@ use serde::Deserialize;
 use super::FailOn;
 use crate::{
     api::ShortDuration,
-    audit::rules::{Severity, catalogue},
+    audit::{
+        boundary::SOON,
+        rules::{Severity, catalogue},
+    },
     cli::Failure,
 };
 
@@ -79,6 +82,6 @@ impl Config {
 
     pub(super) fn soon(&self) -> SignedDuration {
         let soon = self.expires_soon.map(ShortDuration::get);
-        soon.and_then(|soon| SignedDuration::try_from(soon).ok()).unwrap_or(SignedDuration::from_hours(30 * 24))
+        soon.and_then(|soon| SignedDuration::try_from(soon).ok()).unwrap_or(SOON)
     }
 }
