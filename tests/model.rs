@@ -168,8 +168,8 @@ struct Ghost {
     highest_active: u64,
     claims: BTreeSet<Claim>,
     fence_fell: bool,
-    /// The terms that were revoked, as the Lease shows them.
-    revoked: BTreeSet<(Worker, u8, u8, u8)>,
+    /// The terms that were revoked, as the Lease shows them, and the pods behind them.
+    revoked: BTreeSet<(Worker, u8, u8, u8, u8)>,
     a_revoked_term_was_granted: bool,
     pending_was_abandoned: bool,
     restore_was_suspected: bool,
@@ -506,7 +506,7 @@ impl State {
         (is_current || defect == Defect::NoCompareAndSwap).then(|| {
             self.lock = Lock { revision: self.lock.revision + 1, epoch, grant, ..self.lock };
             for new in grant.iter().filter(|new| before.grant.is_none_or(|old| old.epoch != new.epoch)) {
-                let term = (new.holder, new.term.lease, new.term.transitions, new.term.acquired);
+                let term = (new.holder, new.term.lease, new.term.transitions, new.term.acquired, new.term.pod);
                 self.ghost.a_revoked_term_was_granted |= new.whose == Whose::Holders && self.ghost.revoked.contains(&term);
             }
             if let Some(active) = grant.filter(|g| g.active) {
@@ -713,7 +713,7 @@ impl Model for Protocol {
             Action::GrantIsRevoked => {
                 state.left.revocations -= 1;
                 state.lock = Lock { revision: state.lock.revision + 1, revoke: state.lock.grant, ..state.lock };
-                let term = state.lock.grant.map(|g| (g.holder, g.term.lease, g.term.transitions, g.term.acquired));
+                let term = state.lock.grant.map(|g| (g.holder, g.term.lease, g.term.transitions, g.term.acquired, g.term.pod));
                 state.ghost.revoked.extend(term);
             }
             Action::BackupIsMade => state.make_backup(),
@@ -887,6 +887,8 @@ fn the_protocol_holds_when_the_cluster_is_restored_behind_its_boundary() {
 #[test]
 fn the_protocol_holds_when_a_grant_is_revoked() {
     holds_within(Budget { acquisitions: 1, revocations: 1, ..QUIET });
+    holds_within(Budget { acquisitions: 0, revocations: 1, pod_replacements: 1, ..QUIET });
+    holds_within(Budget { acquisitions: 1, revocations: 1, lease_deletions: 1, ..QUIET });
 }
 
 #[test]

@@ -12,7 +12,11 @@ use crate::{
         BoundaryType, BoundaryVerdict, Contract, LimitName, ProofSchedule, RiskAcceptance, WriteBoundarySpec, WriteBoundaryStatus,
         conditions::{boundary as on_boundary, find, reason},
     },
-    epoch::Epoch,
+    epoch::{
+        Epoch,
+        grant::{Grant, GrantState},
+        revoke::RevocationStatus,
+    },
 };
 
 /// What is known about how a boundary behaves.
@@ -76,9 +80,18 @@ pub enum LockSide {
     NotFound,
     /// The lock is there, with its active grant if it has one.
     Found {
-        /// Epoch and holder of the active grant.
+        /// Epoch and holder of the active grant. After a revocation the holder is empty: the fence has to be nobody's.
         active: Option<(Epoch, String)>,
     },
+}
+
+impl LockSide {
+    /// The lock as its boundaries see it, by its grant or its revocation. One that is pending binds nobody yet.
+    pub fn of(grant: Option<&Grant>, revoked: Option<&RevocationStatus>) -> Self {
+        let granted = grant.filter(|g| g.state == GrantState::Active).map(|g| (g.epoch, g.holder.as_str().to_owned()));
+        let nobodys = || revoked.filter(|r| r.state == GrantState::Active).map(|r| (r.epoch, String::new()));
+        Self::Found { active: granted.or_else(nobodys) }
+    }
 }
 
 /// Everything that a boundary's verdict depends on.
@@ -439,6 +452,20 @@ pub(crate) mod tests {
     fn good() -> Seen {
         let proof = ProofSeen { at: Timestamp::from_second(NOW - 10).unwrap(), contract: Contract::AfterActivation, void: None };
         Seen { proof: Some(proof), fence: Some((Epoch::FIRST, "a".into())), ..Seen::default() }
+    }
+
+    /// After a revocation the fence has to be nobody's: one that went back to the owner's admits him again.
+    #[test]
+    fn a_fence_that_is_not_nobodys_after_a_revocation_is_not_proven() {
+        let lock = LockSide::Found { active: Some((Epoch::new(2).unwrap(), String::new())) };
+        let at = |epoch: u64, holder: &str| {
+            let seen = Seen { fence: Some((Epoch::new(epoch).unwrap(), holder.into())), ..good() };
+            with(&kubernetes("Enforce", &[]), &Evidence::Seen(Box::new(seen)), &lock)
+        };
+        assert_eq!(at(2, ""), (BoundaryVerdict::Proven, reason::ALL_PROBES_PASSED));
+        for (epoch, holder) in [(1, "a"), (2, "a"), (1, "")] {
+            assert_eq!(at(epoch, holder), (BoundaryVerdict::Unproven, reason::NOT_ACTIVATED), "{epoch} {holder}");
+        }
     }
 
     #[test]

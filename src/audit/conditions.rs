@@ -241,7 +241,7 @@ fn waiting(facts: &LockFacts<'_>) -> String {
 fn revoked(facts: &LockFacts<'_>, revoked: &RevocationStatus) -> (Truth, &'static str, String) {
     let what = format!("the term of {:?} is revoked ({})", shorten(revoked.holder.as_str(), 80), shorten(&revoked.reason, MAX_WHY));
     let epoch = revoked.epoch;
-    let message = if revoked.state == GrantState::Active {
+    let message = if revoked.state == GrantState::Active && failed(facts).is_none() {
         let lease = facts.coordinator;
         format!(
             "{what}: epoch {epoch} admits nobody. Only a new term gets a grant: stop the owner, or let it give Lease {lease:?} up and acquire it anew"
@@ -526,7 +526,8 @@ fn activated(facts: &BoundaryFacts<'_>, seen: &boundary::Seen) -> Finding {
             "a conditional update has nothing to activate: it learns of a new owner by its first write".to_owned(),
         ),
         LockSide::Found { active: Some((epoch, holder)) } if seen.fence.as_ref() == Some(&(*epoch, holder.clone())) => {
-            say(Truth::True, reason::ACTIVE, format!("the fence is at epoch {epoch} of the lock's owner"))
+            let whose = if holder.is_empty() { "of nobody: the last owner's term was revoked" } else { "of the lock's owner" };
+            say(Truth::True, reason::ACTIVE, format!("the fence is at epoch {epoch} {whose}"))
         }
         LockSide::Found { active: Some((epoch, _)) } => {
             let there = seen.fence.as_ref().map_or_else(|| "at no epoch".to_owned(), |(fence, _)| format!("at epoch {fence}"));

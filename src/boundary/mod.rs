@@ -143,8 +143,10 @@ pub struct Ask {
     pub is_known: bool,
     /// Whether the fence was activated under the present declaration, so that everything has to be as it is declared.
     pub is_activated: bool,
-    /// Whom the boundary has to admit now: the owner of the lock's active grant.
+    /// Whom the boundary has to admit now: the owner of the lock's active grant, or after a revocation nobody.
     pub owner: Option<Owner>,
+    /// Whose term was revoked: what its account may do counts as an owner's, because its process may live.
+    pub revoked: Option<Owner>,
     /// The namespace that the holders' pods run in, when it is another one than the boundary's.
     pub pods_in: Option<String>,
 }

@@ -11,13 +11,13 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::wait::{Condition, await_condition},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Failure, cluster, table};
 use crate::{
     api::{
         BoundaryStatus, BoundaryVerdict, FencedLock, FencedLockStatus, ShortDuration,
-        conditions::{find, lock as on_lock, printable, shorten},
+        conditions::{find, lock as on_lock, printable, reason, shorten},
     },
     epoch::{
         grant::{Grant, GrantState},
@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// The FencedLock
     lock: String,
     /// Why, for whoever reads the status and the Events
-    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    #[arg(long, value_name = "TEXT", value_parser = as_reason)]
     reason: String,
     /// Its namespace; the context's when absent
     #[arg(long, short, value_name = "NAME")]
@@ -55,7 +55,7 @@ Exit codes:
   0  no write boundary that can refuse admits the owner any more
   2  usage or tool error, nothing to revoke, or not finished in time";
 
-fn reason(text: &str) -> Result<String, String> {
+fn as_reason(text: &str) -> Result<String, String> {
     let text = text.trim();
     match text.chars().count() {
         0 => Err("must not be blank".into()),
@@ -109,6 +109,14 @@ async fn revoke(args: &Args) -> Result<u8, Failure> {
                 target.what
             )));
         }
+        (None, Some(grant)) if grant.holder.as_str() == asked.holder => {
+            return Err(Failure::Other(format!(
+                "{}: {} has got epoch {} meanwhile, in another term or because the lock was created anew: revoke again",
+                target.what,
+                shown(&asked.holder),
+                grant.epoch
+            )));
+        }
         (None, Some(_)) => {
             let epoch = status.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string());
             writeln!(out, "the term is over without it: another one began, and epoch {epoch} fences it")?;
@@ -130,6 +138,18 @@ struct Target<'a> {
     what: String,
     name: &'a str,
     api: Api<FencedLock>,
+}
+
+/// Puts one object's members over another's: what is absent in the new request must not stay from the last one.
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (name, value) in from {
+                merge(into.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
 }
 
 /// What became of the request.
@@ -169,8 +189,9 @@ impl Target<'_> {
                     status.map(why).filter(|why| !why.is_empty()).unwrap_or_else(|| "no operator has looked at the lock yet".to_owned());
                 return Err(Failure::Other(format!("{}: nobody has an epoch, so there is nothing to revoke: {why}", self.what)));
             };
-            let patch =
-                json!({"metadata": {"resourceVersion": lock.resource_version()}, "spec": {"revoke": Revocation::of(&grant, reason)}});
+            let mut asked = json!({"term": {"leaseTransitions": null, "acquireTime": null, "podUid": null}});
+            merge(&mut asked, serde_json::to_value(Revocation::of(&grant, reason)).unwrap_or_default());
+            let patch = json!({"metadata": {"resourceVersion": lock.resource_version()}, "spec": {"revoke": asked}});
             match self.api.patch(self.name, &PatchParams::default(), &Patch::Merge(patch)).await {
                 Ok(_) => return Ok(Asked::Written(Box::new(grant))),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
@@ -184,7 +205,7 @@ impl Target<'_> {
     async fn late(&self, args: &Args) -> Failure {
         let read = self.get().await.ok().and_then(|lock| lock.status);
         let why = match read {
-            Some(status) if status.revoked.is_some() => why(&status),
+            Some(status) if status.revoked.is_some() || has(&status, reason::FENCE_UNREADABLE) => why(&status),
             Some(status) => format!("{} (is the operator running, and does it watch this namespace?)", why(&status)),
             None => "the lock cannot be read".to_owned(),
         };
@@ -200,13 +221,21 @@ fn why(status: &FencedLockStatus) -> String {
     find(&status.conditions, on_lock::EPOCH_ACTIVE).map(|condition| printable(&condition.message)).unwrap_or_default()
 }
 
-/// Whether every boundary that is waited for is at the epoch of nobody, or the term is over by itself.
+fn has(status: &FencedLockStatus, reason: &str) -> bool {
+    find(&status.conditions, on_lock::EPOCH_ACTIVE).is_some_and(|condition| condition.reason == reason)
+}
+
+/// Whether every boundary that had the owner's fence is at the epoch of nobody, or the term is over by itself and another owner's epoch is active.
 fn is_over(asked: Revocation) -> impl Condition<FencedLock> {
     move |lock: Option<&FencedLock>| {
         let Some(status) = lock.and_then(|lock| lock.status.as_ref()) else { return lock.is_none() };
         match (&status.revoked, &status.grant) {
-            (Some(revoked), _) => revoked.state == GrantState::Active,
-            (None, Some(grant)) => !asked.names(grant),
+            // An efficiency-only lock waits for no boundary, and an observing one is waited for by none; here they are.
+            (Some(revoked), _) => {
+                let is_elsewhere = |boundary: &BoundaryStatus| boundary.fence.is_some_and(|fence| fence != revoked.epoch);
+                revoked.state == GrantState::Active && !status.boundaries.iter().any(is_elsewhere)
+            }
+            (None, Some(grant)) => !asked.names(grant) && grant.state == GrantState::Active,
             (None, None) => true,
         }
     }

@@ -236,10 +236,10 @@ fn to_revoke(input: &Input<'_>) -> Option<(RevocationStatus, bool)> {
         let ended = match input.lease {
             LeaseRead::Found(lease) => match continues(grant.record(), lease) {
                 Some(false) if input.shared_with.is_none() => return None,
-                continues => continues != Some(true),
+                // Of another Lease nothing is learnt about this term.
+                continues => continues != Some(true) && lease.uid == grant.term.lease_uid,
             },
-            LeaseRead::Missing => true,
-            LeaseRead::Forbidden(_) | LeaseRead::Unreadable(_) | LeaseRead::NoCoordinator => false,
+            LeaseRead::Missing | LeaseRead::Forbidden(_) | LeaseRead::Unreadable(_) | LeaseRead::NoCoordinator => false,
         };
         let revocation = RevocationStatus {
             epoch: grant.epoch,
@@ -250,12 +250,37 @@ fn to_revoke(input: &Input<'_>) -> Option<(RevocationStatus, bool)> {
             ended,
             reason: asked.reason.clone(),
         };
-        let rolled_back = matches!(input.lease, LeaseRead::Found(lease) if rolled_back(input, lease));
-        return Some((revocation, rolled_back));
+        let LeaseRead::Found(lease) = input.lease else { return Some((revocation, false)) };
+        let rolled_back = rolled_back(input, lease);
+        return Some((if rolled_back { seen_now(revocation, lease) } else { revocation }, rolled_back));
     }
     let LeaseRead::Found(lease) = input.lease else { return None };
-    let revoked = input.revoked.filter(|revoked| !revoked.ended && continues(revoked.record(), lease) == Some(true))?;
-    rolled_back(input, lease).then(|| (RevocationStatus { state: GrantState::Pending, ..revoked.clone() }, true))
+    if let Some(revoked) = input.revoked {
+        let goes_on = !revoked.ended && continues(revoked.record(), lease) == Some(true);
+        let again = || seen_now(RevocationStatus { state: GrantState::Pending, ..revoked.clone() }, lease);
+        return (goes_on && rolled_back(input, lease)).then(|| (again(), true));
+    }
+    // A lock that was created anew remembers nothing, and its request may have come with it.
+    let asked = input.revoke.filter(|asked| input.epoch.is_none() && input.grant.is_none() && asked.shows(lease, input.pod_uid))?;
+    let Ok(Some(holder)) = &lease.holder else { return None };
+    let revocation = RevocationStatus {
+        epoch: Epoch::FIRST,
+        state: GrantState::Pending,
+        holder: holder.clone(),
+        term: lease.term(input.pod_uid),
+        same_holder_steps: 0,
+        ended: false,
+        reason: asked.reason.clone(),
+    };
+    Some((revocation, false))
+}
+
+/// With the Lease as it is seen now: what was older than its record is not older than that.
+fn seen_now(revocation: RevocationStatus, lease: &LeaseView) -> RevocationStatus {
+    let is_of = revocation.term.lease_uid == lease.uid;
+    let version = if is_of { &lease.resource_version } else { &revocation.term.resource_version };
+    let term = Term { resource_version: version.clone(), ..revocation.term.clone() };
+    RevocationStatus { term, ..revocation }
 }
 
 /// Mints an epoch for nobody. While that is not possible the grant stays: without its record the same term would be taken for a new one.
@@ -353,9 +378,10 @@ fn without_grant(input: &Input<'_>, standing: Standing) -> Decision {
     Decision { grant: None, ..frozen(input, standing) }
 }
 
-/// The last term has ended, and no other has an epoch.
+/// Nobody that is known here has an epoch. That a revoked term has ended is known from its own Lease only.
 fn ended(input: &Input<'_>, standing: Standing) -> Decision {
-    let revoked = input.revoked.map(|revoked| RevocationStatus { ended: true, ..revoked.clone() });
+    let is_of = |revoked: &RevocationStatus| matches!(input.lease, LeaseRead::Found(lease) if lease.uid == revoked.term.lease_uid);
+    let revoked = input.revoked.map(|revoked| RevocationStatus { ended: revoked.ended || is_of(revoked), ..revoked.clone() });
     Decision { revoked, ..without_grant(input, standing) }
 }
 
@@ -1006,9 +1032,49 @@ mod tests {
         lock.sees(&a);
         assert_eq!(lock.sees(&lease("", 3, 10)).standing, Standing::Released);
         assert_eq!(lock.nobody(), Some((8, true)), "what it left behind stays fenced, and is still to be told");
+        let again = rising(&a, 200);
+        lock.sees(&again);
+        lock.sees(&again);
+        assert_eq!((lock.granted(), lock.nobody()), (granted(9, "a"), None), "spec.revoke is about another grant");
+        // Another pod behind the same name is another term, also when nothing else has changed.
+        let mut lock = Lock { pod: Some("pod-1"), ..Lock::at(4) };
         lock.sees(&a);
-        assert_eq!((lock.granted(), lock.nobody()), (granted(9, "a"), None));
-        assert_eq!(lock.sees(&a).began, None, "spec.revoke is about another grant");
+        lock.is_to_be_revoked();
+        lock.sees(&a);
+        lock.pod = Some("pod-2");
+        lock.sees(&a);
+        lock.sees(&a);
+        assert_eq!((lock.granted(), lock.nobody()), (granted(7, "a"), None));
+    }
+
+    /// Another Lease says nothing about the term, whether it is there or not.
+    #[test]
+    fn a_look_at_another_lease_ends_no_revocation() {
+        let a = lease("a", 3, 10);
+        for elsewhere in [LeaseRead::Missing, LeaseRead::Found(recreated(lease("", 0, 0))), LeaseRead::Found(recreated(lease("x\n", 0, 0)))]
+        {
+            let mut lock = Lock::active(7, &a);
+            lock.is_to_be_revoked();
+            lock.sees(&a);
+            lock.reads(&elsewhere);
+            assert_eq!(lock.sees(&a).standing, Standing::Revoked, "{elsewhere:?}");
+            assert_eq!((lock.granted(), lock.nobody()), (None, Some((8, false))));
+        }
+    }
+
+    /// A FencedLock that is deleted and created again with its request has no status, and the Lease shows the same term.
+    #[test]
+    fn a_recreated_lock_carries_its_request_out() {
+        let a = lease("a", 3, 10);
+        let mut lock = Lock::active(7, &a);
+        lock.is_to_be_revoked();
+        let mut again = Lock { revoke: lock.revoke.clone(), reservation: lock.reservation.clone(), ..Lock::new() };
+        again.sees(&rising(&a, 700));
+        assert_eq!((again.granted(), again.nobody().map(|(_, ended)| ended)), (None, Some(false)));
+        assert_eq!(again.sees(&rising(&a, 701)).standing, Standing::Revoked);
+        let mut other = Lock { revoke: lock.revoke, ..Lock::new() };
+        other.sees(&lease("a", 4, 30));
+        assert_eq!(other.granted(), granted(1, "a"), "another term");
     }
 
     /// A client that counts and rewrites at each renewal must not come back by that.
@@ -1031,7 +1097,8 @@ mod tests {
         for (read, ended) in [
             (LeaseRead::Forbidden("get".into()), false),
             (LeaseRead::Unreadable("504".into()), false),
-            (LeaseRead::Missing, true),
+            (LeaseRead::Missing, false),
+            (LeaseRead::Found(recreated(lease("", 3, 10))), false),
             (LeaseRead::Found(lease("", 3, 10)), true),
             (LeaseRead::Found(lease("x\n", 4, 20)), true),
         ] {
@@ -1073,6 +1140,14 @@ mod tests {
         assert_eq!(lock.revoked.as_ref().unwrap().state, GrantState::Pending);
         lock.sees(&lease("b", 4, 20));
         assert_eq!((lock.granted(), lock.nobody()), (granted(42, "b"), None));
+        // A Lease that is older than the record of it asks for one more epoch, and not for one at each look.
+        let mut lock = Lock::active(7, &rising(&a, 500));
+        lock.is_to_be_revoked();
+        lock.sees(&rising(&a, 500));
+        let old = rising(&a, 420);
+        assert!(lock.sees(&old).rolled_back);
+        assert_eq!(lock.nobody(), Some((9, false)));
+        assert!(!lock.would_change(&old));
     }
 
     // --- Renewals that a watch may drop ---

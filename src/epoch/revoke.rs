@@ -31,10 +31,20 @@ impl Revocation {
         Self { term: grant.term.clone(), holder: grant.holder.as_str().to_owned(), reason: reason.into() }
     }
 
-    /// Whether it means this grant. The pod is not compared: it may have become known since.
+    /// Whether it means this grant. A pod that became known since is no other one.
     pub fn names(&self, grant: &Grant) -> bool {
         let of = |term: &Term| Term { pod_uid: None, ..term.clone() };
-        self.holder == grant.holder.as_str() && of(&self.term) == of(&grant.term)
+        let other_pod = matches!((&self.term.pod_uid, &grant.term.pod_uid), (Some(asked), Some(has)) if asked != has);
+        self.holder == grant.holder.as_str() && of(&self.term) == of(&grant.term) && !other_pod
+    }
+
+    /// Whether it means the term that a Lease shows, for a lock that remembers none: it was created anew, and its request with it.
+    pub(super) fn shows(&self, lease: &LeaseView, pod_uid: Option<&str>) -> bool {
+        let other_pod = matches!((self.term.pod_uid.as_deref(), pod_uid), (Some(asked), Some(has)) if asked != has);
+        let same = self.term.lease_uid == lease.uid
+            && self.term.lease_transitions == lease.transitions
+            && self.term.acquire_time == lease.acquire_time;
+        same && !other_pod && matches!(&lease.holder, Ok(Some(holder)) if holder.as_str() == self.holder)
     }
 }
 

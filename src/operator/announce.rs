@@ -137,7 +137,11 @@ pub(super) fn announce(
     if let Some(new) = after.revoked.as_ref().filter(|new| new.state == GrantState::Active)
         && before.revoked.as_ref().is_none_or(|old| old.epoch != new.epoch || old.state == GrantState::Pending)
     {
-        say("RevocationActive", false, format!("no write boundary admits {:?} any more: all are at epoch {}", short_of(new), new.epoch));
+        say(
+            "RevocationActive",
+            false,
+            format!("no write boundary that is waited for admits {:?} any more: each is at epoch {}", short_of(new), new.epoch),
+        );
     }
     let held_back = |status: &FencedLockStatus| {
         let condition = find(&status.conditions, on_lock::EPOCH_ACTIVE)?;

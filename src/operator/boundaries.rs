@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{
     announce,
-    decide::{is_at, lock_side},
+    decide::is_at,
     error::Error,
     follow::Key,
     gather::evidence,
@@ -59,8 +59,12 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
     let is_there = lock.is_some();
     let lock = lock.as_ref().and_then(|l| l.0.as_ref().ok());
     // A lock that cannot be read is there all the same: its own status says what is wrong with it.
-    let grant = lock.and_then(|l| l.status.as_ref()).and_then(|s| s.grant.as_ref());
-    let side = if is_there { lock_side(grant) } else { LockSide::NotFound };
+    let status = lock.and_then(|l| l.status.as_ref());
+    let side = if is_there {
+        LockSide::of(status.and_then(|s| s.grant.as_ref()), status.and_then(|s| s.revoked.as_ref()))
+    } else {
+        LockSide::NotFound
+    };
     let field_errors = unit.checked_boundaries.errors(key, &boundary.spec);
     let owner = lock.and_then(|lock| owner(lock.status.as_ref()?));
     let next = prove(unit, key, boundary, field_errors.is_empty(), lock, now);
@@ -136,9 +140,14 @@ fn prove(
     let (queue, own) = (unit.boundary_queue.clone(), key.clone());
     unit.followers.follow(unit, key, declared(boundary), &*backend);
     let lease = lock.and_then(|lock| lock.spec.coordinator.lease.as_ref());
-    let grant = lock.and_then(|lock| lock.status.as_ref()?.grant.as_ref()).filter(|grant| grant.state == GrantState::Active);
+    let status = lock.and_then(|lock| lock.status.as_ref());
     let work = Work {
-        owner: grant.map(Owner::of),
+        owner: status.filter(|_| is_active(lock)).and_then(owner),
+        revoked: status.and_then(|status| status.revoked.as_ref()).map(|revoked| Owner {
+            epoch: revoked.epoch,
+            holder: Some(revoked.holder.clone()),
+            pod_uid: revoked.term.pod_uid.clone(),
+        }),
         backend,
         pods_in: lease.and_then(|lease| lease.pod_namespace.clone()),
         limit: unit.settings.proof_timeout,

@@ -193,7 +193,8 @@ pub fn decide(observed: &Observed) -> Decision {
     let mut epochs = grant::decide(&input, &now);
     let changes = epochs.changes(&input);
 
-    let required: Vec<Required> = observed.boundaries.iter().map(|counted| judge(counted, observed, epochs.grant.as_ref())).collect();
+    let side = LockSide::of(epochs.grant.as_ref(), epochs.revoked.as_ref());
+    let required: Vec<Required> = observed.boundaries.iter().map(|counted| judge(counted, observed, &side)).collect();
     let recent_owners = recent_owners(observed, &before, epochs.grant.as_ref(), &now);
     let activations = activations(observed, &epochs, &recent_owners);
     let is_blocking = |name: &str| observed.boundaries.iter().any(|b| b.name == name && blocks(observed, b));
@@ -373,7 +374,7 @@ fn retired_fences(observed: &Observed, before: &FencedLockStatus) -> Vec<Trusted
     before.boundaries.iter().filter(|b| !is_there(&b.name)).filter_map(fence).collect()
 }
 
-fn judge(counted: &Counted, observed: &Observed, grant: Option<&Grant>) -> Required {
+fn judge(counted: &Counted, observed: &Observed, lock: &LockSide) -> Required {
     let found = match &counted.state {
         CountedState::Missing => Found::Missing,
         CountedState::OtherLock(lock) => Found::OtherLock(lock.clone()),
@@ -381,7 +382,7 @@ fn judge(counted: &Counted, observed: &Observed, grant: Option<&Grant>) -> Requi
         CountedState::Malformed(why) => Found::Malformed(why.clone()),
         CountedState::Present { object, field_errors, evidence, .. } => {
             let spec = &object.spec;
-            let facts = boundary::Facts { spec, field_errors, target_shared: None, lock: &lock_side(grant), evidence, now: observed.now };
+            let facts = boundary::Facts { spec, field_errors, target_shared: None, lock, evidence, now: observed.now };
             Found::Present(Present {
                 type_: spec.type_,
                 judgement: boundary::judge(&facts),
@@ -391,12 +392,6 @@ fn judge(counted: &Counted, observed: &Observed, grant: Option<&Grant>) -> Requi
         }
     };
     Required { name: counted.name.clone(), listed: counted.listed, found }
-}
-
-/// The lock as its boundaries see it.
-pub(super) fn lock_side(grant: Option<&Grant>) -> LockSide {
-    let active = grant.filter(|g| g.state == GrantState::Active);
-    LockSide::Found { active: active.map(|g| (g.epoch, g.holder.as_str().to_owned())) }
 }
 
 /// The boundary's declaration, when it recognises owners by their pods.

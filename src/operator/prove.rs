@@ -86,8 +86,10 @@ pub(super) struct News {
 /// An examination to make.
 pub(super) struct Work {
     pub(super) backend: Arc<dyn Backend>,
-    /// The owner of the lock's active grant.
+    /// The owner of the lock's active grant, or after a revocation nobody.
     pub(super) owner: Option<Owner>,
+    /// Whose term was revoked.
+    pub(super) revoked: Option<Owner>,
     /// The namespace that the holders' pods run in, when the lock names one.
     pub(super) pods_in: Option<String>,
     /// How long it may take.
@@ -177,7 +179,7 @@ impl Proofs {
     pub(super) fn drive(
         &self,
         boundary: &WriteBoundary,
-        Work { backend, owner, pods_in, limit }: Work,
+        Work { backend, owner, revoked, pods_in, limit }: Work,
         now: Timestamp,
         wake: impl FnOnce() + Send + 'static,
     ) -> (Option<Tally>, Duration) {
@@ -215,7 +217,7 @@ impl Proofs {
         let is_activated = fence.is_some_and(|fence| fence.generation == boundary.metadata.generation);
         // What changes from here on is looked at once more.
         entry.is_hurried = false;
-        let ask = Ask { repair: entry.seen.guard_altered.is_some(), is_known, is_activated, owner, pods_in };
+        let ask = Ask { repair: entry.seen.guard_altered.is_some(), is_known, is_activated, owner, revoked, pods_in };
         let turns = Arc::clone(&self.turns);
         let work = move || async move {
             let turn = turns.acquire().await.map_err(|error| Failure::from(error.to_string()))?;

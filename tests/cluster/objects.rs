@@ -26,7 +26,7 @@ use fencedlock::{
         conditions::boundary as on_boundary, conditions::lock as on,
     },
     boundary::{
-        Activation, Ask, Backend, BuiltIn, Owner,
+        Activation, Ask, Backend, BuiltIn, Fence, Owner,
         kubernetes::{ApiServers, Kubernetes},
         proof::{Examination, Failure, Outcome, Probe, Right, conclude, right},
     },
@@ -408,12 +408,22 @@ async fn what_is_named_is_fenced_before_it_is_there() {
     assert_eq!(examined.answers.as_ref().unwrap().of(Probe::RecreatedRefused), Some(&Outcome::Passed), "{:?}", examined.unfinished);
     let (seen, proven) = conclude(&examined, None, Some(1), Timestamp::now());
     assert!(proven.is_some() && seen.limits.is_empty(), "nothing is left to accept: {seen:?}");
+    // Nobody's: the last owner is refused as well, what is there and what is not.
+    assert_eq!(backend.activate(&Owner::nobody(Epoch::new(9).unwrap())).await, Ok(Activation::Activated));
+    assert_eq!((b.merge(&later, data("late")).await.status, b.merge(&scale, replicas(5)).await.status), (403, 403));
+    let nobodys = Ask { is_activated: true, owner: Some(Owner::nobody(Epoch::new(9).unwrap())), ..Ask::default() };
+    let examined = backend.examine(&nobodys).await.unwrap();
+    assert_eq!(examined.answers.as_ref().unwrap().of(Probe::RecreatedRefused), Some(&Outcome::Passed), "{:?}", examined.unfinished);
+    assert_eq!(examined.fence, Some(Fence { epoch: Epoch::new(9).unwrap(), holder: None }));
     // An API server that does not judge by the record holds the next grant up, and is named.
     let lame = OWN.another_apiserver(&["--disable-admission-plugins=ValidatingAdmissionPolicy"]);
     let lame = ("lame".to_owned(), objects.operator_at(lame.port).await);
     let servers = ApiServers::These(vec![("first".to_owned(), objects.operator.clone()), lame]);
-    let held =
-        objects.backend(named.clone(), GuardMode::Enforce).with_servers(servers).activate(&owner(9, "worker-b", Some(uid_b.clone()))).await;
+    let held = objects
+        .backend(named.clone(), GuardMode::Enforce)
+        .with_servers(servers)
+        .activate(&owner(10, "worker-b", Some(uid_b.clone())))
+        .await;
     assert!(matches!(&held, Err(error) if error.to_string().contains("API server lame does not judge")), "{held:?}");
     // What is found by label cannot be known before it is there, and a namespace that does not ask has the limits.
     let mixed = json!({"claim": "PodIdentity", "targets": [{"resource": "configmaps", "names": ["web"]}, {"resource": "configmaps", "selector": "app=web"}]});

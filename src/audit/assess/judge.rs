@@ -28,7 +28,6 @@ use crate::{
         verdict::{self, Found, OwnerUnique, Present, Required},
     },
     boundary::is_built_in,
-    epoch::grant::GrantState,
 };
 
 /// How to judge.
@@ -347,9 +346,8 @@ fn found_for(name: &Name, lock: &LockObject, read: &Declared<BoundaryObject>, kn
 
 /// A lock that is there, also when it cannot be read.
 fn side(lock: Option<&LockObject>, ways: &Ways) -> LockSide {
-    let grant = lock.filter(|_| ways.is_cluster).and_then(|lock| lock.status.as_deref()?.grant.as_ref());
-    let active = grant.filter(|grant| grant.state == GrantState::Active);
-    LockSide::Found { active: active.map(|grant| (grant.epoch, grant.holder.as_str().to_owned())) }
+    let status = lock.filter(|_| ways.is_cluster).and_then(|lock| lock.status.as_deref());
+    status.map_or(LockSide::Found { active: None }, |status| LockSide::of(status.grant.as_ref(), status.revoked.as_ref()))
 }
 
 fn judge_boundary(boundary: &BoundaryObject, target_shared: Option<&str>, lock: &LockSide, ways: &Ways) -> boundary::Judgement {

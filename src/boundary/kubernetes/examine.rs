@@ -161,6 +161,9 @@ impl Kubernetes {
         ask: &Ask,
     ) -> Result<(Vec<Bypass>, Vec<String>), BackendError> {
         let pods = ask.pods_in.as_deref().unwrap_or(&self.namespace);
+        // A fence that is nobody's names no pod, and the revoked owner's may live.
+        let revoked = ask.revoked.as_ref().map(|owner| self.wanted(owner));
+        let fence = fence.filter(|fence| !fence.holder.is_empty()).or(revoked.as_ref());
         let place = place::gather(&self.client, &self.namespace, &self.spec, found, operators, pods, fence).await?;
         let place = Place { is_recorded, ..place };
         let rbac = rbac::read(&self.client, &self.shared.rbac, &place.namespaces()).await?;
