@@ -14,6 +14,12 @@ if [ ! -x "$promtool" ]; then
   dpkg -x "$scratch"/prometheus_*.deb "$scratch/unpacked"
   mkdir -p .cache && rm -rf .cache/promtool && cp -r "$scratch/unpacked" .cache/promtool
 fi
+# Whoever is called by an alert finds what to do, and that it fires is tested.
+sed -n 's/^ *- alert: //p' charts/fencedlock/files/rules.yaml | while read -r alert; do
+  grep -qx "## $alert" docs/runbooks.md || { echo "alerts-test: docs/runbooks.md has no section about $alert" >&2; exit 1; }
+  [ "$(grep -c "alertname: $alert\$" hack/alerts-test.yaml)" -ge 2 ] || { echo "alerts-test: $alert is not tested firing and silent" >&2; exit 1; }
+done
+
 tests=$(mktemp -d)
 trap 'rm -rf "$tests" "${scratch:-}"' EXIT
 cp charts/fencedlock/files/rules.yaml hack/alerts-test.yaml "$tests"
