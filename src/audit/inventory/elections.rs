@@ -2,15 +2,11 @@
 //!
 //! Start with [`of`]. A flag that switches an election off is believed; a right to write Leases alone shows one only when no flag says otherwise.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use super::{
     Form, FoundLock, programs,
-    rights::{Account, MayWrite},
+    rights::{MayWrite, Resolved},
     settings::{Setting, What, truth},
     timing,
     workload::{Config, Container, Workload},
@@ -50,11 +46,7 @@ enum Says {
 }
 
 /// The elections of a workload with what is wrong with each, and its forms of running once.
-pub(super) fn of(
-    workload: &Workload,
-    configs: &Configs,
-    accounts: &BTreeMap<Account, MayWrite>,
-) -> (Vec<(FoundLock, Vec<Finding>)>, Vec<FoundLock>) {
+pub(super) fn of(workload: &Workload, configs: &Configs, accounts: &Resolved) -> (Vec<(FoundLock, Vec<Finding>)>, Vec<FoundLock>) {
     let found =
         |form| FoundLock { object: workload.id.clone(), place: workload.place.clone(), form, suppressions: workload.suppressions.clone() };
     let singles = workload.singles.iter().map(|single| found(Form::Single(*single))).collect();
@@ -128,14 +120,14 @@ fn says(container: &Container, settings: &[Cow<'_, Setting>]) -> Says {
 }
 
 /// What a workload's account may write. Of a workload that does not say in which namespace it is, the account's name decides.
-fn may_write<'a>(workload: &Workload, accounts: &'a BTreeMap<Account, MayWrite>) -> Option<&'a MayWrite> {
+fn may_write<'a>(workload: &Workload, accounts: &'a Resolved) -> Option<&'a MayWrite> {
     if !workload.stays {
         return None;
     }
-    let own = accounts.get(&(workload.id.namespace.clone(), workload.account.clone()));
+    let own = accounts.of.get(&(workload.id.namespace.clone(), workload.account.clone()));
     let is_default = &*workload.account == "default";
     own.or_else(|| {
-        let of_name = || accounts.iter().find(|((_, name), _)| *name == workload.account).map(|(_, may)| may);
+        let of_name = || accounts.of.get(accounts.by_name.get(&workload.account)?);
         (!workload.is_placed && !is_default).then(of_name).flatten()
     })
 }

@@ -119,6 +119,14 @@ pub(super) struct MayWrite {
     pub(super) names: BTreeSet<String>,
 }
 
+/// What every account may write.
+#[derive(Debug, Default)]
+pub(super) struct Resolved {
+    pub(super) of: BTreeMap<Account, MayWrite>,
+    /// The first account of each name, whatever its namespace.
+    pub(super) by_name: BTreeMap<Arc<str>, Account>,
+}
+
 impl Accounts {
     pub(super) fn add_rights(&mut self, rights: Rights) {
         self.roles.insert(rights.role.clone(), rights);
@@ -146,7 +154,7 @@ impl Accounts {
     }
 
     /// The accounts that may write Leases other than the nodes' heartbeats.
-    pub(super) fn resolve(&self) -> BTreeMap<Account, MayWrite> {
+    pub(super) fn resolve(&self) -> Resolved {
         let mut accounts: BTreeMap<Account, MayWrite> = BTreeMap::new();
         // Many bindings give one role.
         let mut known: BTreeMap<&RoleKey, Option<BTreeSet<String>>> = BTreeMap::new();
@@ -162,6 +170,10 @@ impl Accounts {
                 may.names.extend(names.iter().cloned());
             }
         }
-        accounts
+        let mut by_name = BTreeMap::new();
+        for account in accounts.keys() {
+            by_name.entry(account.1.clone()).or_insert_with(|| account.clone());
+        }
+        Resolved { of: accounts, by_name }
     }
 }

@@ -3,7 +3,11 @@
 //!
 //! Start with [`manifests`].
 
-use std::{collections::BTreeSet, fmt::Write, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    sync::Arc,
+};
 
 use serde_json::json;
 
@@ -12,7 +16,7 @@ use super::{Declarations, Form, FoundLock};
 /// Manifests for what was found, one document each.
 pub fn manifests(found: &[FoundLock]) -> String {
     let mut text = String::new();
-    let mut names = BTreeSet::new();
+    let mut names = BTreeMap::new();
     let mut leases = BTreeSet::new();
     let mut singles = BTreeSet::new();
     for lock in found {
@@ -36,10 +40,15 @@ pub fn manifests(found: &[FoundLock]) -> String {
     text
 }
 
-fn unused(names: &mut BTreeSet<(Arc<str>, String)>, namespace: &Arc<str>, wanted: &str) -> String {
-    let numbered = (2..).map(|number| format!("{wanted}-{number}"));
-    let mut candidates = std::iter::once(wanted.to_owned()).chain(numbered);
-    candidates.find(|name| names.insert((namespace.clone(), name.clone()))).unwrap_or_else(|| wanted.to_owned())
+/// The wanted name, with a number behind it when it is taken. The numbers of a name go on where they ended.
+fn unused(names: &mut BTreeMap<(Arc<str>, String), u32>, namespace: &Arc<str>, wanted: &str) -> String {
+    let first = names.get(&(namespace.clone(), wanted.to_owned())).map_or(1, |last| last + 1);
+    let numbered = |number: u32| if number == 1 { wanted.to_owned() } else { format!("{wanted}-{number}") };
+    let free = (first..=u32::MAX).find(|number| !names.contains_key(&(namespace.clone(), numbered(*number)))).unwrap_or(first);
+    let name = numbered(free);
+    names.insert((namespace.clone(), wanted.to_owned()), free);
+    names.entry((namespace.clone(), name.clone())).or_insert(1);
+    name
 }
 
 fn one(text: &mut String, lock: &FoundLock, name: &str, namespace: &str, lease: Option<&str>) {

@@ -62,7 +62,7 @@ pub(in crate::cli) fn parse(bytes: &[u8], start: u32) -> Vec<Parsed> {
         }
     };
     let is_content = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
-    let Some(first) = text.lines().position(is_content) else { return Vec::new() };
+    let Some(first) = text.lines().position(|line| line.split('\r').any(is_content)) else { return Vec::new() };
     let line = start.saturating_add(u32::try_from(first).unwrap_or(u32::MAX));
     let trimmed = text.trim_start();
     if trimmed.starts_with(['{', '['])

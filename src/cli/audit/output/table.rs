@@ -49,7 +49,7 @@ pub(super) fn write(out: &mut impl Write, result: &Assessment, look: &Look) -> i
     if result.locks.is_empty() {
         writeln!(out, "No FencedLock was found.")?;
     } else {
-        writeln!(out, "{}", verdicts(result))?;
+        writeln!(out, "{}", verdicts(result, look.width))?;
     }
     for found in counted(result) {
         finding(out, found, *look)?;
@@ -57,7 +57,7 @@ pub(super) fn write(out: &mut impl Write, result: &Assessment, look: &Look) -> i
     writeln!(out, "\n{}", summary(result))
 }
 
-fn verdicts(result: &Assessment) -> String {
+fn verdicts(result: &Assessment, width: Option<usize>) -> String {
     let row = |lock: &crate::audit::assess::judge::JudgedLock| {
         let (good, all) = lock.judged.summary;
         vec![
@@ -73,7 +73,7 @@ fn verdicts(result: &Assessment) -> String {
     let mut locks: Vec<_> = result.locks.iter().collect();
     locks.sort_by_key(|lock| matches!(lock.judged.verdict, Verdict::NotRequired | Verdict::RiskAccepted | Verdict::Enforced));
     let rows: Vec<_> = locks.into_iter().map(row).collect();
-    table::render(&["NAMESPACE", "NAME", "CLASS", "VERDICT", "REASON", "BOUNDARIES"], &rows)
+    table::render_within(&["NAMESPACE", "NAME", "CLASS", "VERDICT", "REASON", "BOUNDARIES"], &rows, width)
 }
 
 fn finding(out: &mut impl Write, found: &Located, look: Look) -> io::Result<()> {
@@ -86,7 +86,7 @@ fn finding(out: &mut impl Write, found: &Located, look: Look) -> io::Result<()> 
 
 /// Wraps at blanks and indents.
 fn wrap(message: &str, width: Option<usize>) -> String {
-    let Some(width) = width.filter(|width| *width >= 40) else { return format!("  {message}") };
+    let Some(width) = width.filter(|width| *width >= 20) else { return format!("  {message}") };
     let (mut text, mut column) = (String::from("  "), 2);
     for word in message.split(' ') {
         let length = word.chars().count();
