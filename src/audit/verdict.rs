@@ -319,9 +319,14 @@ fn accepted_or_enforced(facts: &Facts<'_>) -> Row {
         let message = "every write boundary of this lock was seen to refuse an obsolete owner".to_owned();
         return (Verdict::Enforced, reason::ALL_BOUNDARIES_PROVEN, message);
     }
-    let proven: Vec<_> = having(facts, BoundaryVerdict::Proven).into_iter().map(|(name, _)| format!("{name:?}")).collect();
-    let rest = if proven.is_empty() { String::new() } else { format!("; proven: {}", proven.join(", ")) };
-    (Verdict::RiskAccepted, reason::RISK_ACCEPTED, format!("{}{rest}", about(&accepted)))
+    // Which part is which: one that is proven does not make another one enforced.
+    let names = |boundaries: &[(&str, &Present)]| boundaries.iter().map(|(name, _)| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    let listed = |what: &str, boundaries: &[(&str, &Present)]| match boundaries {
+        [] => String::new(),
+        some => format!("; {what}: {}", names(some)),
+    };
+    let (others, proven) = (listed("accepted as well", &accepted[1..]), listed("proven", &having(facts, BoundaryVerdict::Proven)));
+    (Verdict::RiskAccepted, reason::RISK_ACCEPTED, format!("{}{others}{proven}", about(&accepted[..1])))
 }
 
 #[cfg(test)]
@@ -557,12 +562,13 @@ mod tests {
     fn the_message_says_which_part_is_which() {
         let mut given = enforced();
         given.boundaries[0].name = "ledger-db".into();
-        let mut mail = boundary(BoundaryVerdict::RiskAccepted, reason::RISK_ACCEPTED);
-        mail.name = "mail".into();
-        given.boundaries.push(mail);
+        for name in ["mail", "fax"] {
+            let accepted = boundary(BoundaryVerdict::RiskAccepted, reason::RISK_ACCEPTED);
+            given.boundaries.push(Required { name: name.into(), ..accepted });
+        }
         let judged = judged(&given);
-        assert!(judged.message.contains("\"mail\"") && judged.message.contains("proven: \"ledger-db\""), "{}", judged.message);
-        assert_eq!(judged.summary, (2, 2));
+        assert_eq!(judged.message, "write boundary \"mail\": boundary; accepted as well: \"fax\"; proven: \"ledger-db\"");
+        assert_eq!(judged.summary, (3, 3));
     }
 
     fn any_verdict() -> impl Strategy<Value = BoundaryVerdict> {
