@@ -48,8 +48,9 @@ pub(super) struct Args {
 }
 
 const AFTER: &str = "\
-The owner's epoch is fenced by a new one that is nobody's, at every write boundary that can refuse. Its Lease is left alone: the owner may go on
-renewing it, and gets no epoch any more. Only a new term gets one: stop the process, or let it give the Lease up and acquire it anew.
+The owner's epoch is fenced by a new one that is nobody's, at every write boundary that can refuse.
+Its Lease is left alone: the owner may go on renewing it, and gets no epoch any more. Only a new
+term gets one: stop the process, or let it give the Lease up and acquire it anew.
 
 Exit codes:
   0  no write boundary that can refuse admits the owner any more
