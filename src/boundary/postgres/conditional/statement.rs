@@ -6,7 +6,8 @@ use std::{collections::BTreeSet, fmt, ops::ControlFlow};
 use sqlparser::{
     ast::{
         Assignment, AssignmentTarget, BinaryOperator, ConflictTarget, DataType, ExactNumberInfo, Expr, Ident, InTarget, Insert, ObjectName,
-        OnConflictAction, OnInsert, SetExpr, Statement as Sql, TableFactor, TableObject, Update, Value, visit_expressions, visit_relations,
+        OnConflictAction, OnInsert, SetExpr, Statement as Sql, TableFactor, TableObject, Update, Value, Visit, visit_expressions,
+        visit_relations,
     },
     dialect::PostgreSqlDialect,
     keywords::Keyword,
@@ -90,7 +91,16 @@ impl From<String> for Refused {
 /// # Errors
 /// Says what is wrong with the statement and what to do.
 pub(super) fn parse(declared: &ConditionalUpdate, tables: &[PostgresTable], writes: WritesPerEpoch) -> Result<Statement, Refused> {
-    let mut statements = parsed(&declared.statement)?;
+    take_apart(parsed(&declared.statement)?, declared, tables, writes)
+}
+
+/// The same, of a text that is parsed already.
+pub(super) fn take_apart(
+    mut statements: Vec<Sql>,
+    declared: &ConditionalUpdate,
+    tables: &[PostgresTable],
+    writes: WritesPerEpoch,
+) -> Result<Statement, Refused> {
     if statements.len() > 1 {
         return Err(if matches!(statements[0], Sql::Query(_)) {
             Refused::SelectThenUpdate
@@ -119,7 +129,11 @@ pub(super) fn parse(declared: &ConditionalUpdate, tables: &[PostgresTable], writ
 /// statement that writes a hundred columns has no more.
 const MAX_DEPTH: usize = 1000;
 
-fn parsed(statement: &str) -> Result<Vec<Sql>, String> {
+/// The statements of a text.
+///
+/// # Errors
+/// When it is no PostgreSQL, or too much of it.
+pub(super) fn parsed(statement: &str) -> Result<Vec<Sql>, String> {
     let failed = |error: &dyn fmt::Display| format!("does not parse as PostgreSQL: {error}");
     let dialect = PostgreSqlDialect {};
     let tokens = Tokenizer::new(&dialect, statement).tokenize_with_location().map_err(|error| failed(&error))?;
@@ -142,16 +156,15 @@ fn parsed(statement: &str) -> Result<Vec<Sql>, String> {
     Parser::new(&dialect).with_tokens_with_locations(tokens).parse_statements().map_err(|error| failed(&error))
 }
 
-/// Whether a statement calls for an advisory lock.
-pub(super) fn takes_a_lock(statement: &str) -> bool {
+/// Whether some statement calls for an advisory lock.
+pub(super) fn take_a_lock(statements: &[Sql]) -> bool {
     let is_lock = |expression: &Expr| match expression {
         Expr::Function(function) => parts(&function.name)
             .and_then(|mut parts| parts.pop())
             .is_some_and(|name| name.starts_with("pg_advisory_") || name.starts_with("pg_try_advisory_")),
         _ => false,
     };
-    let found = |sql: &Sql| visit_expressions(sql, |part| if is_lock(part) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
-    parsed(statement).is_ok_and(|statements| statements.iter().any(|sql| found(sql).is_break()))
+    statements.iter().any(|sql| names(sql, is_lock))
 }
 
 /// An identifier as the server folds it.
@@ -286,9 +299,9 @@ pub(super) fn conjuncts(expression: &Expr) -> Vec<&Expr> {
     }
 }
 
-/// Whether some part of an expression is one.
-fn names(expression: &Expr, is_one: impl Fn(&Expr) -> bool) -> bool {
-    visit_expressions(expression, |part| if is_one(part) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }).is_break()
+/// Whether some expression in it is one.
+fn names(tree: &impl Visit, is_one: impl Fn(&Expr) -> bool) -> bool {
+    visit_expressions(tree, |part| if is_one(part) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }).is_break()
 }
 
 fn has_query(expression: &Expr) -> bool {

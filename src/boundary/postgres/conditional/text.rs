@@ -1,7 +1,7 @@
 //! What the text of a declared statement already shows to be wrong, for the audit of manifests. Pure, and of the same parser that decides what is
 //! run: no database is asked, so that what the catalogue shows (types, rights, triggers) is not here.
 
-use super::statement::{Compares, Refused, parse, takes_a_lock};
+use super::statement::{Compares, Refused, parsed, take_a_lock, take_apart};
 use crate::api::{ConditionalUpdate, PostgresTable, WritesPerEpoch};
 
 /// A mistake that can be read.
@@ -24,11 +24,15 @@ pub(crate) enum Mistake {
 /// The first mistake in a statement, with the end of a sentence that names its field.
 pub(crate) fn mistake(declared: &ConditionalUpdate, tables: &[PostgresTable], writes: WritesPerEpoch) -> Option<(Mistake, String)> {
     let say = |mistake, why: String| Some((mistake, why));
-    if takes_a_lock(&declared.statement) {
+    let statements = match parsed(&declared.statement) {
+        Ok(statements) => statements,
+        Err(why) => return say(Mistake::NotProvable, why),
+    };
+    if take_a_lock(&statements) {
         let why = "takes an advisory lock: a lock tells who may write and refuses no write; declare the statement that writes, with the comparison in it";
         return say(Mistake::Lock, why.into());
     }
-    let statement = match parse(declared, tables, writes) {
+    let statement = match take_apart(statements, declared, tables, writes) {
         Ok(statement) => statement,
         Err(why @ Refused::SelectThenUpdate) => {
             let why = why.to_string();
