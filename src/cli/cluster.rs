@@ -1,11 +1,12 @@
 //! The cluster that a command talks to: a kubeconfig's context, or what the surroundings say.
 
 use kube::{
-    Client, Config,
+    Api, Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
 
 use super::Failure;
+use crate::api::FencedLock;
 
 /// A client, and the namespace that is meant: the given one, else the context's.
 pub(super) async fn connect(context: Option<&String>, namespace: Option<&String>) -> Result<(Client, String), Failure> {
@@ -20,4 +21,22 @@ pub(super) async fn connect(context: Option<&String>, namespace: Option<&String>
     };
     let namespace = namespace.cloned().unwrap_or_else(|| config.default_namespace.clone());
     Ok((Client::try_from(config).map_err(|e| other("no cluster to talk to", &e))?, namespace))
+}
+
+/// A lock by its name.
+pub(super) async fn lock(client: &Client, namespace: &str, name: &str) -> Result<FencedLock, Failure> {
+    let what = format!("FencedLock {namespace}/{name}");
+    Err(Failure::Other(match Api::<FencedLock>::namespaced(client.clone(), namespace).get_opt(name).await {
+        Ok(Some(lock)) => return Ok(lock),
+        Ok(None) => format!("{what} is not there: kubectl get fencedlocks -n {namespace}"),
+        Err(error) => format!("{what}: {}", told(&error)),
+    }))
+}
+
+/// What went wrong, in the API server's words where it answered.
+pub(super) fn told(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
+    }
 }

@@ -71,7 +71,8 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
 
 async fn revoke(args: &Args) -> Result<u8, Failure> {
     let (client, namespace) = cluster::connect(args.context.as_ref(), args.namespace.as_ref()).await?;
-    let target = Target { what: format!("FencedLock {namespace}/{}", args.lock), name: &args.lock, api: api(client, &namespace) };
+    let what = format!("FencedLock {namespace}/{}", args.lock);
+    let target = Target { what, name: &args.lock, api: Api::namespaced(client.clone(), &namespace), client, namespace: &namespace };
     let began = Instant::now();
     let mut out = io::stdout();
     let asked = match target.ask(&args.reason).await? {
@@ -126,10 +127,6 @@ async fn revoke(args: &Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn api(client: Client, namespace: &str) -> Api<FencedLock> {
-    Api::namespaced(client, namespace)
-}
-
 fn shown(holder: &str) -> String {
     format!("{:?}", shorten(holder, 80))
 }
@@ -137,20 +134,10 @@ fn shown(holder: &str) -> String {
 /// The lock that is meant.
 struct Target<'a> {
     what: String,
+    namespace: &'a str,
     name: &'a str,
+    client: Client,
     api: Api<FencedLock>,
-}
-
-/// Puts one object's members over another's: what is absent in the new request must not stay from the last one.
-fn merge(into: &mut Value, from: Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (name, value) in from {
-                merge(into.entry(name).or_insert(Value::Null), value);
-            }
-        }
-        (into, from) => *into = from,
-    }
 }
 
 /// What became of the request.
@@ -163,18 +150,7 @@ enum Asked {
 
 impl Target<'_> {
     async fn get(&self) -> Result<FencedLock, Failure> {
-        match self.api.get_opt(self.name).await {
-            Ok(Some(lock)) => Ok(lock),
-            Ok(None) => Err(Failure::Other(format!("{} is not there", self.what))),
-            Err(error) => Err(self.failed(&error)),
-        }
-    }
-
-    fn failed(&self, error: &kube::Error) -> Failure {
-        Failure::Other(match error {
-            kube::Error::Api(status) => format!("{}: {}", self.what, status.message),
-            error => format!("{}: {error}", self.what),
-        })
+        cluster::lock(&self.client, self.namespace, self.name).await
     }
 
     /// Writes the request down where the lock still has the grant that it names.
@@ -190,13 +166,16 @@ impl Target<'_> {
                     status.map(why).filter(|why| !why.is_empty()).unwrap_or_else(|| "no operator has looked at the lock yet".to_owned());
                 return Err(Failure::Other(format!("{}: nobody has an epoch, so there is nothing to revoke: {why}", self.what)));
             };
-            let mut asked = json!({"term": {"leaseTransitions": null, "acquireTime": null, "podUid": null}});
-            merge(&mut asked, serde_json::to_value(Revocation::of(&grant, reason)).unwrap_or_default());
+            let mut asked = json!(Revocation::of(&grant, reason));
+            // What is absent now must not stay from an earlier request.
+            for optional in ["leaseTransitions", "acquireTime", "podUid"] {
+                asked["term"].as_object_mut().map(|term| term.entry(optional).or_insert(Value::Null));
+            }
             let patch = json!({"metadata": {"resourceVersion": lock.resource_version()}, "spec": {"revoke": asked}});
             match self.api.patch(self.name, &PatchParams::default(), &Patch::Merge(patch)).await {
                 Ok(_) => return Ok(Asked::Written(Box::new(grant))),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(self.failed(&error)),
+                Err(error) => return Err(Failure::Other(format!("{}: {}", self.what, cluster::told(&error)))),
             }
         }
         Err(Failure::Other(format!("{}: it is written so often that the request could not be: try again", self.what)))

@@ -50,15 +50,8 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
 }
 
 async fn gather(args: &Args) -> Result<Story, Failure> {
-    let other = |what: &str, error: &dyn std::fmt::Display| Failure::Other(format!("{what}: {error}"));
     let (client, namespace) = cluster::connect(args.context.as_ref(), args.namespace.as_ref()).await?;
-    let what = format!("FencedLock {namespace}/{}", args.lock);
-    let lock = match Api::<FencedLock>::namespaced(client.clone(), &namespace).get_opt(&args.lock).await {
-        Ok(Some(lock)) => lock,
-        Ok(None) => return Err(Failure::Other(format!("{what} is not there: kubectl get fencedlocks -n {namespace}"))),
-        Err(kube::Error::Api(status)) => return Err(other(&what, &status.message)),
-        Err(error) => return Err(other(&what, &error)),
-    };
+    let lock = cluster::lock(&client, &namespace, &args.lock).await?;
     // Boundaries and Events are a courtesy: without the right to read them the rest is still worth showing.
     let mut unread = Vec::new();
     let boundaries = Api::<WriteBoundary>::namespaced(client.clone(), &namespace).list(&ListParams::default()).await;
@@ -66,11 +59,10 @@ async fn gather(args: &Args) -> Result<Story, Failure> {
     boundaries.retain(|b| b.spec.lock_ref.name == args.lock || lock.spec.write_boundaries.contains(&b.name_any()));
     let lease = match &lock.spec.coordinator.lease {
         None => Ok(None),
-        Some(lease) => match Api::<Lease>::namespaced(client.clone(), &namespace).get_opt(&lease.name).await {
-            Ok(lease) => Ok(lease.map(LeaseView::from)),
-            Err(kube::Error::Api(status)) => Err(status.message),
-            Err(error) => Err(error.to_string()),
-        },
+        Some(lease) => {
+            let read = Api::<Lease>::namespaced(client.clone(), &namespace).get_opt(&lease.name).await;
+            read.map(|lease| lease.map(LeaseView::from)).map_err(|error| cluster::told(&error))
+        }
     };
     let about = ListParams::default().fields(&format!("regarding.name={},regarding.kind=FencedLock", args.lock));
     let mut events = listed("Events", Api::<Event>::namespaced(client, &namespace).list(&about).await, &mut unread);
@@ -82,8 +74,7 @@ async fn gather(args: &Args) -> Result<Story, Failure> {
 fn listed<K: Clone>(what: &str, listing: kube::Result<ObjectList<K>>, unread: &mut Vec<String>) -> Vec<K> {
     match listing {
         Ok(list) => return list.items,
-        Err(kube::Error::Api(status)) => unread.push(format!("{what} could not be listed: {}", status.message)),
-        Err(error) => unread.push(format!("{what} could not be listed: {error}")),
+        Err(error) => unread.push(format!("{what} could not be listed: {}", cluster::told(&error))),
     }
     Vec::new()
 }

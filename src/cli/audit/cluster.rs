@@ -157,8 +157,7 @@ impl Scope {
             kube::Error::Api(status) if status.code == 403 => {
                 format!("{what} cannot be listed {place}: {}. The right \"list\" on {what} is needed", status.message)
             }
-            kube::Error::Api(status) => format!("{what} cannot be listed {place}: {}", status.message),
-            error => format!("{what} cannot be listed {place}: {error}"),
+            error => format!("{what} cannot be listed {place}: {}", cluster::told(error)),
         })
     }
 }

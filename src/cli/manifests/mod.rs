@@ -51,7 +51,8 @@ pub(super) enum Text {
 /// Reads everything at the paths: each chunk is turned into something on one of the cores, and taken in order.
 ///
 /// # Errors
-/// A path that is not there, standard input without a document, and a folder without manifests. A file that cannot be opened within a folder is a chunk that says so.
+/// A path that is not there, standard input or a named file without a document, and a folder without manifests. A file that cannot be opened within a
+/// folder is a chunk that says so.
 pub(super) fn read<T: Send>(
     paths: &[String],
     exclude: &Exclude,
