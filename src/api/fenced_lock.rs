@@ -10,6 +10,7 @@ use crate::epoch::{
     Epoch, EpochFloor,
     grant::Grant,
     recent::RecentOwner,
+    recorded::Recorded,
     revoke::{Revocation, RevocationStatus},
 };
 
@@ -240,6 +241,13 @@ pub struct FencedLockStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub conditions: Vec<Condition>,
+}
+
+impl FencedLockStatus {
+    /// What is recorded of the owner.
+    pub fn recorded(&self) -> Option<Recorded<'_>> {
+        Recorded::of(self.grant.as_ref(), self.revoked.as_ref())
+    }
 }
 
 /// A boundary, as the lock sees it.

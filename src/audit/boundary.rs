@@ -12,11 +12,7 @@ use crate::{
         BoundaryType, BoundaryVerdict, Contract, LimitName, ProofSchedule, RiskAcceptance, WriteBoundarySpec, WriteBoundaryStatus,
         conditions::{boundary as on_boundary, find, reason},
     },
-    epoch::{
-        Epoch,
-        grant::{Grant, GrantState},
-        revoke::RevocationStatus,
-    },
+    epoch::{Epoch, recorded::Recorded},
 };
 
 /// What is known about how a boundary behaves.
@@ -86,11 +82,10 @@ pub enum LockSide {
 }
 
 impl LockSide {
-    /// The lock as its boundaries see it, by its grant or its revocation. One that is pending binds nobody yet.
-    pub fn of(grant: Option<&Grant>, revoked: Option<&RevocationStatus>) -> Self {
-        let granted = grant.filter(|g| g.state == GrantState::Active).map(|g| (g.epoch, g.holder.as_str().to_owned()));
-        let nobodys = || revoked.filter(|r| r.state == GrantState::Active).map(|r| (r.epoch, String::new()));
-        Self::Found { active: granted.or_else(nobodys) }
+    /// The lock as its boundaries see it, by what its status records. What is pending binds nobody yet.
+    pub fn of(recorded: Option<Recorded<'_>>) -> Self {
+        let active = recorded.filter(|recorded| recorded.is_active());
+        Self::Found { active: active.map(|active| (active.epoch(), active.holder().to_owned())) }
     }
 }
 

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::{
     api::{BoundaryType, GuardMode, WriteBoundary, WriteBoundarySpec, WritesPerEpoch},
-    epoch::{Epoch, Holder, grant::Grant},
+    epoch::{Epoch, Holder, recorded::Recorded},
 };
 
 pub(crate) mod digest;
@@ -49,12 +49,17 @@ pub struct Owner {
     pub pod_uid: Option<String>,
 }
 
-impl Owner {
-    /// The owner of a grant.
-    pub fn of(grant: &Grant) -> Self {
-        Self { epoch: grant.epoch, holder: Some(grant.holder.clone()), pod_uid: grant.term.pod_uid.clone() }
+impl From<Recorded<'_>> for Owner {
+    fn from(recorded: Recorded<'_>) -> Self {
+        let pod_uid = match recorded {
+            Recorded::Granted(grant) => grant.term.pod_uid.clone(),
+            Recorded::Revoked(_) => None,
+        };
+        Self { epoch: recorded.epoch(), holder: recorded.admitted().cloned(), pod_uid }
     }
+}
 
+impl Owner {
     /// Nobody, from this epoch on.
     pub const fn nobody(epoch: Epoch) -> Self {
         Self { epoch, holder: None, pod_uid: None }

@@ -2,7 +2,7 @@
 
 use crate::{
     api::FencedLockStatus,
-    epoch::{Epoch, grant::GrantState, revoke::RevocationStatus, term::LeaseView},
+    epoch::{Epoch, grant::GrantState, recorded::Recorded, term::LeaseView},
 };
 
 /// What a lock's status means to whoever holds its Lease.
@@ -25,25 +25,14 @@ pub fn standing(status: &FencedLockStatus, held: &LeaseView, mine: Option<Epoch>
             _ => Standing::Granted(mine),
         };
     }
-    let is_mine = |grant: &&crate::epoch::grant::Grant| {
-        let term = &grant.term;
-        grant.state == GrantState::Active
-            && grant.is_of(held)
-            && term.lease_transitions == held.transitions
-            && term.acquire_time == held.acquire_time
-    };
-    // A term that was revoked before it was used never gets an epoch.
-    let is_revoked = |revoked: &&RevocationStatus| {
-        let term = &revoked.term;
-        held.holder.as_ref() == Ok(&Some(revoked.holder.clone()))
-            && term.lease_uid == held.uid
-            && term.lease_transitions == held.transitions
-            && term.acquire_time == held.acquire_time
-    };
-    if let Some(revoked) = status.revoked.as_ref().filter(is_revoked) {
-        return Standing::Passed(revoked.epoch);
+    match status.recorded() {
+        Some(Recorded::Granted(grant)) if grant.state == GrantState::Active && grant.term.is_written(grant.holder.as_str(), held) => {
+            Standing::Granted(grant.epoch)
+        }
+        // A term that was revoked before it was used never gets an epoch.
+        Some(Recorded::Revoked(revoked)) if revoked.term.is_written(revoked.holder.as_str(), held) => Standing::Passed(revoked.epoch),
+        _ => Standing::Waiting,
     }
-    status.grant.as_ref().filter(is_mine).map_or(Standing::Waiting, |grant| Standing::Granted(grant.epoch))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Epoch, EpochFloor, Holder, HolderError,
     mint::{self, MintError, Minted, Reservation, ReservationError, Sources, TrustedFence},
+    recorded::Recorded,
     revoke::{Revocation, RevocationStatus},
     term::{self, LeaseView, Record, Step, Term, TermRule},
 };
@@ -66,10 +67,10 @@ impl Grant {
 
     /// Whether the Lease is the one of this grant, by its uid, and names its holder.
     pub fn is_of(&self, lease: &LeaseView) -> bool {
-        self.term.lease_uid == lease.uid && lease.holder.as_ref() == Ok(&Some(self.holder.clone()))
+        self.record().is_of(lease)
     }
 
-    fn record(&self) -> Record<'_> {
+    pub(super) fn record(&self) -> Record<'_> {
         Record { holder: &self.holder, term: &self.term, same_holder_steps: self.same_holder_steps }
     }
 }
@@ -118,6 +119,12 @@ pub struct Input<'a> {
     pub fences: &'a [TrustedFence],
     /// A boundary whose fence could not be read, and why. Minting waits for it.
     pub unreadable_fence: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> Input<'a> {
+    fn recorded(&self) -> Option<Recorded<'a>> {
+        Recorded::of(self.grant, self.revoked)
+    }
 }
 
 /// Why the present holder has an active grant or has none. The operator turns it into the condition `EpochActive`.
@@ -174,6 +181,11 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// What the next status records of the owner.
+    pub fn recorded(&self) -> Option<Recorded<'_>> {
+        Recorded::of(self.grant.as_ref(), self.revoked.as_ref())
+    }
+
     /// Whether carrying this out would change the lock's epoch or grant. Then it must rest on uncached reads.
     pub fn changes(&self, input: &Input<'_>) -> bool {
         self.epoch != input.epoch || self.grant.as_ref() != input.grant || self.revoked.as_ref() != input.revoked || self.rolled_back
@@ -219,14 +231,14 @@ pub fn decide(input: &Input<'_>, now: &Time) -> Decision {
     }
 }
 
-/// What the present holder and Lease are compared with: the grant, or the term that was revoked and has not ended.
+/// What the present holder and Lease are compared with.
 fn record<'a>(input: &Input<'a>) -> Option<Record<'a>> {
-    let revoked = || input.revoked.filter(|revoked| !revoked.ended).map(RevocationStatus::record);
-    input.grant.map(Grant::record).or_else(revoked)
+    input.recorded().and_then(Recorded::record)
 }
 
 /// What has to be revoked now, and whether something went back: the grant that `spec.revoke` names, unless the Lease names a later term
-/// already, whose epoch fences it as well; or a revoked term that goes on while something remembers more than its epoch.
+/// already, whose epoch fences it as well; or a revoked term that goes on while something remembers more than its epoch. Its epoch and state
+/// are [`revoke`]'s to set.
 fn to_revoke(input: &Input<'_>) -> Option<(RevocationStatus, bool)> {
     let continues = |record: Record<'_>, lease: &LeaseView| match &lease.holder {
         Ok(Some(holder)) => Some(term::step(Some(record), holder, lease, input.pod_uid) == Step::Continues),
@@ -257,8 +269,7 @@ fn to_revoke(input: &Input<'_>) -> Option<(RevocationStatus, bool)> {
     let LeaseRead::Found(lease) = input.lease else { return None };
     if let Some(revoked) = input.revoked {
         let goes_on = !revoked.ended && continues(revoked.record(), lease) == Some(true);
-        let again = || seen_now(RevocationStatus { state: GrantState::Pending, ..revoked.clone() }, lease);
-        return (goes_on && rolled_back(input, lease)).then(|| (again(), true));
+        return (goes_on && rolled_back(input, lease)).then(|| (seen_now(revoked.clone(), lease), true));
     }
     // A lock that was created anew remembers nothing, and its request may have come with it.
     let asked = input.revoke.filter(|asked| input.epoch.is_none() && input.grant.is_none() && asked.shows(lease, input.pod_uid))?;
@@ -290,7 +301,7 @@ fn revoke(input: &Input<'_>, revocation: RevocationStatus, rolled_back: bool) ->
         Ok(minted) => Decision {
             epoch: Some(minted.epoch),
             grant: None,
-            revoked: Some(RevocationStatus { epoch: minted.epoch, ..revocation }),
+            revoked: Some(RevocationStatus { epoch: minted.epoch, state: GrantState::Pending, ..revocation }),
             reserve: minted.reserve,
             began: None,
             standing: Standing::Revoked,
@@ -364,14 +375,8 @@ fn rolled_back(input: &Input<'_>, lease: &LeaseView) -> bool {
         && input
             .fences
             .iter()
-            .any(|fence| fence.epoch > status || owner(input).is_some_and(|(epoch, holder)| fence.shuts_out(epoch, holder)));
+            .any(|fence| fence.epoch > status || input.recorded().is_some_and(|owner| fence.shuts_out(owner.epoch(), owner.holder())));
     read_is_old || memory_is_ahead || fence_is_ahead
-}
-
-/// Whom the boundaries have to admit: the owner of the grant, or after a revocation nobody.
-fn owner<'a>(input: &Input<'a>) -> Option<(Epoch, &'a str)> {
-    let granted = input.grant.map(|grant| (grant.epoch, grant.holder.as_str()));
-    granted.or_else(|| input.revoked.map(|revoked| (revoked.epoch, "")))
 }
 
 fn without_grant(input: &Input<'_>, standing: Standing) -> Decision {
@@ -533,6 +538,11 @@ mod tests {
         /// A person asks for the present grant to be revoked, as the CLI does.
         fn is_to_be_revoked(&mut self) {
             self.revoke = self.grant.as_ref().map(|grant| Revocation::of(grant, "it runs away"));
+        }
+
+        /// What a watch compares later views with, as the operator asks for it.
+        fn baseline(&self, view: &LeaseView) -> LeaseView {
+            Recorded::of(self.grant.as_ref(), self.revoked.as_ref()).map_or_else(|| view.clone(), |recorded| recorded.baseline(view))
         }
 
         /// The epoch of nobody, and whether the revoked term has ended.
@@ -1289,15 +1299,14 @@ mod tests {
                     let last = rising(last, version);
                     lock.is_to_be_revoked();
                     lock.sees(&last);
-                    compared = Some(lock.revoked.as_ref().map_or_else(|| last.clone(), |revoked| revoked.baseline(&last)));
+                    compared = Some(lock.baseline(&last));
                 }
                 let view = rising(view, version);
                 let matters = compared.as_ref().is_none_or(|earlier| view.differs_from(earlier));
                 prop_assert!(matters || !lock.would_change(&view), "dropped: {view:?}\nwith: {:?}", lock.grant);
                 if matters || *by_something_else {
                     lock.sees(&view);
-                    let granted = lock.grant.as_ref().map(|grant| grant.baseline(&view));
-                    compared = granted.or_else(|| Some(lock.revoked.as_ref()?.baseline(&view))).or(Some(view));
+                    compared = Some(lock.baseline(&view));
                 }
             }
         }

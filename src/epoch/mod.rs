@@ -12,6 +12,7 @@ pub mod grant;
 pub mod mint;
 pub mod pod;
 pub mod recent;
+pub mod recorded;
 pub mod revoke;
 pub mod term;
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Epoch, Holder,
     grant::{Grant, GrantState},
-    term::{LeaseView, Record, Term},
+    term::{LeaseView, Record, Term, are_two_pods},
 };
 
 /// A request to fence the present owner.
@@ -34,17 +34,13 @@ impl Revocation {
     /// Whether it means this grant. A pod that became known since is no other one.
     pub fn names(&self, grant: &Grant) -> bool {
         let of = |term: &Term| Term { pod_uid: None, ..term.clone() };
-        let other_pod = matches!((&self.term.pod_uid, &grant.term.pod_uid), (Some(asked), Some(has)) if asked != has);
-        self.holder == grant.holder.as_str() && of(&self.term) == of(&grant.term) && !other_pod
+        let same_pod = !are_two_pods(self.term.pod_uid.as_deref(), grant.term.pod_uid.as_deref());
+        self.holder == grant.holder.as_str() && of(&self.term) == of(&grant.term) && same_pod
     }
 
     /// Whether it means the term that a Lease shows, for a lock that remembers none: it was created anew, and its request with it.
     pub(super) fn shows(&self, lease: &LeaseView, pod_uid: Option<&str>) -> bool {
-        let other_pod = matches!((self.term.pod_uid.as_deref(), pod_uid), (Some(asked), Some(has)) if asked != has);
-        let same = self.term.lease_uid == lease.uid
-            && self.term.lease_transitions == lease.transitions
-            && self.term.acquire_time == lease.acquire_time;
-        same && !other_pod && matches!(&lease.holder, Ok(Some(holder)) if holder.as_str() == self.holder)
+        self.term.is_written(&self.holder, lease) && !are_two_pods(self.term.pod_uid.as_deref(), pod_uid)
     }
 }
 
@@ -76,13 +72,6 @@ impl RevocationStatus {
     /// The term as later views of the Lease are compared with it.
     pub(super) fn record(&self) -> Record<'_> {
         Record { holder: &self.holder, term: &self.term, same_holder_steps: self.same_holder_steps }
-    }
-
-    /// The view that later ones have to be compared with once `reconciled` was reconciled and left this revocation. A term that has ended is
-    /// compared with nothing.
-    #[must_use]
-    pub fn baseline(&self, reconciled: &LeaseView) -> LeaseView {
-        if self.ended { reconciled.clone() } else { self.record().baseline(reconciled) }
     }
 
     /// The same once no boundary admits the revoked owner any more.

@@ -40,6 +40,21 @@ pub struct Term {
     pub resource_version: String,
 }
 
+impl Term {
+    /// Whether this is the term that a Lease shows and that its holder wrote there itself. Unlike [`step`], this compares every field.
+    pub(crate) fn is_written(&self, holder: &str, lease: &LeaseView) -> bool {
+        self.lease_uid == lease.uid
+            && matches!(&lease.holder, Ok(Some(now)) if now.as_str() == holder)
+            && self.lease_transitions == lease.transitions
+            && self.acquire_time == lease.acquire_time
+    }
+}
+
+/// Whether two pods are known to be two. One that is not known is never compared.
+pub(super) fn are_two_pods(a: Option<&str>, b: Option<&str>) -> bool {
+    matches!((a, b), (Some(a), Some(b)) if a != b)
+}
+
 /// A Lease as the protocol sees it. Everything but these fields is data to show.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseView {
@@ -116,11 +131,15 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
+    /// Whether the Lease is the one of this record, by its uid, and names its holder.
+    pub(super) fn is_of(&self, lease: &LeaseView) -> bool {
+        self.term.lease_uid == lease.uid && matches!(&lease.holder, Ok(Some(holder)) if holder == self.holder)
+    }
+
     /// The view that later ones have to be compared with once `reconciled` was reconciled and left this record: see
     /// [`super::grant::Grant::baseline`].
     pub(super) fn baseline(&self, reconciled: &LeaseView) -> LeaseView {
-        let is_of = self.term.lease_uid == reconciled.uid && matches!(&reconciled.holder, Ok(Some(holder)) if holder == self.holder);
-        if !is_of {
+        if !self.is_of(reconciled) {
             return reconciled.clone();
         }
         let rule_4_is_off = self.same_holder_steps >= MAX_SAME_HOLDER_STEPS;
@@ -171,7 +190,7 @@ pub fn step(record: Option<Record<'_>>, holder: &Holder, lease: &LeaseView, pod_
     if last_holder != holder {
         return Step::Begins(TermRule::HolderChanged);
     }
-    if matches!((&term.pod_uid, pod_uid), (Some(then), Some(now)) if then != now) {
+    if are_two_pods(term.pod_uid.as_deref(), pod_uid) {
         return Step::Begins(TermRule::PodReplaced);
     }
     if same_holder_steps < MAX_SAME_HOLDER_STEPS && reacquired(term.lease_transitions, term.acquire_time, lease) {

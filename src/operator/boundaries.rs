@@ -32,7 +32,6 @@ use crate::{
         conditions as texts, schema,
     },
     boundary::{Activation, Owner},
-    epoch::grant::GrantState,
 };
 
 /// Reconciles one boundary, in bounded time.
@@ -59,14 +58,9 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
     let is_there = lock.is_some();
     let lock = lock.as_ref().and_then(|l| l.0.as_ref().ok());
     // A lock that cannot be read is there all the same: its own status says what is wrong with it.
-    let status = lock.and_then(|l| l.status.as_ref());
-    let side = if is_there {
-        LockSide::of(status.and_then(|s| s.grant.as_ref()), status.and_then(|s| s.revoked.as_ref()))
-    } else {
-        LockSide::NotFound
-    };
+    let recorded = lock.and_then(|l| l.status.as_ref()).and_then(FencedLockStatus::recorded);
+    let side = if is_there { LockSide::of(recorded) } else { LockSide::NotFound };
     let field_errors = unit.checked_boundaries.errors(key, &boundary.spec);
-    let owner = lock.and_then(|lock| owner(lock.status.as_ref()?));
     let next = prove(unit, key, boundary, field_errors.is_empty(), lock, now);
     if is_ahead(unit, key, &side) {
         // This process has activated a grant whose status its cache does not show yet.
@@ -88,11 +82,8 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
     }
     let news = unit.proofs.news(key);
     let rolled_back = fence_rolled_back(boundary, news.fence.as_ref());
-    // While it is still being activated, it stands elsewhere.
-    let expected = owner.filter(|_| is_active(lock)).map(|owner| (owner.epoch, owner.holder().to_owned()));
     if let Some(seen) = &news.fence
-        && expected.is_some()
-        && *seen != expected
+        && matches!(&side, LockSide::Found { active: Some(active) } if seen.as_ref() != Some(active))
     {
         // What was activated does not stand any more: the lock's next pass activates it again.
         unit.activations.forget(key);
@@ -117,13 +108,6 @@ fn accepted(boundary: &WriteBoundary, now: Timestamp) -> Option<(&RiskAcceptance
     Some((accepted, term, until))
 }
 
-/// Whether the lock's boundaries were all brought to its owner once, or to nobody.
-fn is_active(lock: Option<&FencedLock>) -> bool {
-    let status = lock.and_then(|lock| lock.status.as_ref());
-    let state = |status: &FencedLockStatus| status.grant.as_ref().map(|g| g.state).or_else(|| status.revoked.as_ref().map(|r| r.state));
-    status.and_then(state) == Some(GrantState::Active)
-}
-
 /// How soon a cache is looked at again that lags behind what this process did.
 const CATCH_UP: Duration = Duration::from_millis(200);
 
@@ -142,7 +126,7 @@ fn prove(
     let lease = lock.and_then(|lock| lock.spec.coordinator.lease.as_ref());
     let status = lock.and_then(|lock| lock.status.as_ref());
     let work = Work {
-        owner: status.filter(|_| is_active(lock)).and_then(owner),
+        owner: status.and_then(FencedLockStatus::recorded).filter(|recorded| recorded.is_active()).map(Owner::from),
         revoked: status.and_then(|status| status.revoked.as_ref()).map(|revoked| Owner {
             epoch: revoked.epoch,
             holder: Some(revoked.holder.clone()),

@@ -28,10 +28,10 @@ use crate::{
     boundary::{BackendError, Owner},
     epoch::{
         Epoch, Holder,
-        grant::{self, Grant, GrantState, LeaseRead, Standing},
+        grant::{self, Grant, LeaseRead, Standing},
         mint::{self, MintError, Reservation, ReservationError, TrustedFence},
         recent::{self, RecentOwner},
-        revoke::RevocationStatus,
+        recorded::Recorded,
     },
 };
 
@@ -193,7 +193,7 @@ pub fn decide(observed: &Observed) -> Decision {
     let mut epochs = grant::decide(&input, &now);
     let changes = epochs.changes(&input);
 
-    let side = LockSide::of(epochs.grant.as_ref(), epochs.revoked.as_ref());
+    let side = LockSide::of(epochs.recorded());
     let required: Vec<Required> = observed.boundaries.iter().map(|counted| judge(counted, observed, &side)).collect();
     let recent_owners = recent_owners(observed, &before, epochs.grant.as_ref(), &now);
     let activations = activations(observed, &epochs, &recent_owners);
@@ -261,7 +261,7 @@ pub fn decide(observed: &Observed) -> Decision {
         revoked: epochs.revoked.clone(),
         recent_owners,
         boundary_summary: summary(spec.class, judgement.summary),
-        boundaries: boundary_statuses(observed, &required, &activations, owner_of(&epochs).map(|owner| owner.epoch), &before),
+        boundaries: boundary_statuses(observed, &required, &activations, epochs.recorded().map(Recorded::epoch), &before),
         proven_at: judgement.proven_at.map(|at| Time(truncate(at))),
         conditions,
     };
@@ -286,12 +286,9 @@ pub fn decide(observed: &Observed) -> Decision {
 }
 
 fn needs(observed: &Observed, before: &FencedLockStatus, epochs: &grant::Decision, changes: bool, reserves: bool) -> Option<Needs> {
-    let active = |grant: Option<&Grant>, revoked: Option<&RevocationStatus>| {
-        let granted = grant.filter(|g| g.state == GrantState::Active).map(|g| g.epoch);
-        granted.or_else(|| revoked.filter(|r| r.state == GrantState::Active).map(|r| r.epoch))
-    };
-    let becomes = active(epochs.grant.as_ref(), epochs.revoked.as_ref());
-    let activates = becomes.is_some() && becomes != active(before.grant.as_ref(), before.revoked.as_ref());
+    let active = |recorded: Option<Recorded<'_>>| recorded.filter(|recorded| recorded.is_active()).map(Recorded::epoch);
+    let becomes = active(epochs.recorded());
+    let activates = becomes.is_some() && becomes != active(before.recorded());
     let mints = epochs.epoch != before.epoch;
     let is_critical = observed.lock.spec.class == LockClass::CorrectnessCritical;
     if changes && observed.freshness == Freshness::Cached {
@@ -439,15 +436,9 @@ fn held_back(counted: &Counted, observed: &Observed, grant: &Grant, recent: &[Re
     Some(Activation::HeldBack(reason::PROCESS_REUSED, owner::held_back(&grant.holder, &reused)))
 }
 
-/// Whom the boundaries are to admit.
-fn owner_of(epochs: &grant::Decision) -> Option<Owner> {
-    let nobody = || epochs.revoked.as_ref().map(|revoked| Owner::nobody(revoked.epoch));
-    epochs.grant.as_ref().map(Owner::of).or_else(nobody)
-}
-
 /// Where the grant, or the epoch of nobody, has to be activated, and what became of it. Empty without both.
 fn activations(observed: &Observed, epochs: &grant::Decision, recent: &[RecentOwner]) -> Vec<(String, Activation)> {
-    let Some(owner) = owner_of(epochs) else { return Vec::new() };
+    let Some(owner) = epochs.recorded().map(Owner::from) else { return Vec::new() };
     let contract = observed.lock.spec.contract;
     let recorded = observed.lock.status.as_ref().and_then(super::unit::owner);
     // What is known of activations is about the recorded owner. Another one was activated nowhere yet.
@@ -499,8 +490,7 @@ fn went_back(epochs: &grant::Decision, before: &FencedLockStatus) -> Option<(&'s
         return Some((reason::FENCE_IMPLAUSIBLE, error.to_string()));
     }
     let was = find(&before.conditions, on_lock::EPOCH_MONOTONIC).is_some_and(|c| c.status == "False");
-    let states = epochs.grant.iter().map(|g| g.state).chain(epochs.revoked.iter().map(|r| r.state));
-    let active = states.into_iter().any(|state| state == GrantState::Active);
+    let active = epochs.recorded().is_some_and(Recorded::is_active);
     (epochs.rolled_back || (was && !active)).then(|| {
         let message = "something remembers a later epoch than this lock's status, so the cluster or a store was restored: the next grant lies above it; \
                        keep writers stopped until every boundary shows that grant as its fence";
@@ -566,6 +556,7 @@ mod tests {
     use crate::{
         api::conditions::lock as on,
         epoch::{
+            grant::GrantState,
             pod::{Container, Life, PodView},
             revoke::Revocation,
             term::LeaseView,
@@ -631,6 +622,14 @@ mod tests {
         observed
     }
 
+    /// A lock whose holder has an active grant, as it is recorded.
+    fn active() -> Observed {
+        let observed = observed("CorrectnessCritical", guard("Enforce"));
+        let mut observed = recorded(observed.clone(), &decide(&observed));
+        observed.activations.insert("db".into(), Activation::Done);
+        recorded(observed.clone(), &decide(&observed))
+    }
+
     fn state(decision: &Decision) -> Option<(u64, GrantState)> {
         decision.status.grant.as_ref().map(|g| (g.epoch.get(), g.state))
     }
@@ -655,10 +654,7 @@ mod tests {
     /// A revocation goes through the boundaries as a grant does, and says so until another term begins.
     #[test]
     fn a_revoked_owner_is_fenced_before_that_is_said() {
-        let observed = observed("CorrectnessCritical", guard("Enforce"));
-        let mut observed = recorded(observed.clone(), &decide(&observed));
-        observed.activations.insert("db".into(), Activation::Done);
-        let mut observed = recorded(observed.clone(), &decide(&observed));
+        let mut observed = active();
         let mut lock = (*observed.lock).clone();
         lock.spec.revoke = lock.status.as_ref().and_then(|s| s.grant.as_ref()).map(|grant| Revocation::of(grant, "it loops"));
         observed.lock = Arc::new(lock);
@@ -879,10 +875,7 @@ mod tests {
 
     #[test]
     fn a_boundary_that_vanished_leaves_its_fence_behind() {
-        let observed = observed("CorrectnessCritical", guard("Enforce"));
-        let mut observed = recorded(observed.clone(), &decide(&observed));
-        observed.activations.insert("db".into(), Activation::Done);
-        let mut observed = recorded(observed.clone(), &decide(&observed));
+        let mut observed = active();
         assert_eq!(observed.lock.status.as_ref().unwrap().boundaries[0].fence, Some(Epoch::FIRST));
         observed.boundaries[0].state = CountedState::Missing;
         let gone = decide(&observed);

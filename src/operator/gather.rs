@@ -97,12 +97,8 @@ async fn read_lease(unit: &Unit, key: &Key, lock: &FencedLock, freshness: Freshn
         Err(Unseen::Refused(right)) => return Ok(LeaseRead::Forbidden(right)),
         Err(Unseen::Failing(why)) => return Ok(LeaseRead::Unreadable(why)),
     }
-    let grant = lock.status.as_ref().and_then(|s| s.grant.as_ref());
-    let revoked = lock.status.as_ref().and_then(|s| s.revoked.as_ref());
-    let baseline = |lease: &LeaseView| {
-        let revoked = || revoked.map(|revoked| revoked.baseline(lease));
-        grant.map(|grant| grant.baseline(lease)).or_else(revoked).unwrap_or_else(|| lease.clone())
-    };
+    let recorded = lock.status.as_ref().and_then(FencedLockStatus::recorded);
+    let baseline = |lease: &LeaseView| recorded.map_or_else(|| lease.clone(), |recorded| recorded.baseline(lease));
     let cached = if freshness == Freshness::Cached { unit.leases.cached(key, &object, baseline) } else { None };
     let read = if let Some(seen) = cached {
         seen

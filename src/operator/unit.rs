@@ -144,8 +144,7 @@ pub(super) type Ticket = (Owner, Declared);
 
 /// Whom the boundaries of a lock are to admit, by its status: the owner of the grant, or after a revocation nobody.
 pub(super) fn owner(status: &FencedLockStatus) -> Option<Owner> {
-    let nobody = || status.revoked.as_ref().map(|revoked| Owner::nobody(revoked.epoch));
-    status.grant.as_ref().map(Owner::of).or_else(nobody)
+    status.recorded().map(Owner::from)
 }
 
 /// The ticket of activating an owner at a boundary.

@@ -103,7 +103,7 @@ impl Look {
     /// Judges it all.
     pub fn judge(self, ways: &Ways) -> Assessment {
         let mut result = Assessment { findings: self.findings, ..Assessment::default() };
-        let known = Known::new(&self.locks, &self.boundaries, ways.baseline.as_ref());
+        let known = Known::new(&self.locks, &self.boundaries, ways);
         for (name, lock) in &self.locks {
             one_lock(name, lock, &known, ways, &mut result);
         }
@@ -207,9 +207,7 @@ fn say(
 ) {
     let located = |finding, excused| Located { object: object.clone(), place: place.clone(), finding, excused };
     for finding in findings {
-        // One that is wrong does not answer for itself.
-        let may = *finding.rule != rule::SUPPRESSION_INVALID;
-        let suppression = suppressions.iter().find(|suppression| may && *suppression.rule == *finding.rule);
+        let suppression = suppressions.iter().find(|suppression| *suppression.rule == *finding.rule);
         let ended = suppression.filter(|suppression| suppression.until <= now);
         let excused = suppression
             .filter(|_| ended.is_none())
@@ -234,7 +232,7 @@ struct Known<'a> {
     first_on_lease: HashMap<(&'a str, &'a str), (Option<Timestamp>, &'a str)>,
     /// What was correctness-critical in the baseline: a namespace with a name, and with a Lease.
     critical: HashSet<(&'a str, Option<&'a str>, Option<&'a str>)>,
-    /// The boundary of another lock that was there first on each table or object, by name.
+    /// The boundary that was there first on each table or object, by name.
     first_on_target: HashMap<Target<'a>, &'a Name>,
 }
 
@@ -260,7 +258,7 @@ impl<'a> Known<'a> {
     fn new(
         locks: &'a BTreeMap<Name, Box<Declared<LockObject>>>,
         boundaries: &'a BTreeMap<Name, Box<Declared<BoundaryObject>>>,
-        baseline: Option<&'a Baseline>,
+        ways: &'a Ways,
     ) -> Self {
         let mut by_lock: HashMap<_, Vec<_>> = HashMap::new();
         for (name, boundary) in boundaries {
@@ -275,12 +273,13 @@ impl<'a> Known<'a> {
             first_on_lease.entry((&**namespace, lease.as_str())).and_modify(|first| *first = this.min(*first)).or_insert(this);
         }
         let mut critical = HashSet::new();
-        for (namespace, name, lease) in baseline.into_iter().flat_map(Baseline::critical) {
+        for (namespace, name, lease) in ways.baseline.iter().flat_map(Baseline::critical) {
             critical.insert((namespace, Some(name), None));
             critical.extend(lease.map(|lease| (namespace, None, Some(lease))));
         }
         let mut first_on_target = HashMap::new();
-        for (name, boundary) in boundaries {
+        // In a cluster the operator has looked who was there first.
+        for (name, boundary) in boundaries.iter().filter(|_| !ways.is_cluster) {
             for target in boundary.object.iter().flat_map(|object| targets(&name.0, &object.spec)) {
                 first_on_target.entry(target).or_insert(name);
             }
@@ -289,11 +288,7 @@ impl<'a> Known<'a> {
     }
 
     /// Another lock's boundary that was there first, by name, on something that this one guards.
-    fn shares(&self, (namespace, _): &Name, boundary: &BoundaryObject, ways: &Ways) -> Option<String> {
-        // In a cluster the operator has looked who was there first.
-        if ways.is_cluster {
-            return None;
-        }
+    fn shares(&self, (namespace, _): &Name, boundary: &BoundaryObject) -> Option<String> {
         targets(namespace, &boundary.spec).into_iter().find_map(|target| {
             let first = self.first_on_target.get(&target)?;
             let other = self.boundaries.get(*first)?.object.as_ref()?;
@@ -338,7 +333,7 @@ fn found_for(name: &Name, lock: &LockObject, read: &Declared<BoundaryObject>, kn
     let Some(boundary) = &read.object else { return Found::Malformed(first_error(read)) };
     Found::Present(Present {
         type_: boundary.spec.type_,
-        judgement: judge_boundary(boundary, known.shares(name, boundary, ways).as_deref(), &side(Some(lock), ways), ways),
+        judgement: judge_boundary(boundary, known.shares(name, boundary).as_deref(), &side(Some(lock), ways), ways),
         needs_activation: boundary.spec.needs_activation(lock.spec.contract),
         by_pod: boundary.spec.kubernetes.as_ref().is_some_and(|k| k.claim == ClaimKind::PodIdentity),
     })
@@ -346,8 +341,7 @@ fn found_for(name: &Name, lock: &LockObject, read: &Declared<BoundaryObject>, kn
 
 /// A lock that is there, also when it cannot be read.
 fn side(lock: Option<&LockObject>, ways: &Ways) -> LockSide {
-    let status = lock.filter(|_| ways.is_cluster).and_then(|lock| lock.status.as_deref());
-    status.map_or(LockSide::Found { active: None }, |status| LockSide::of(status.grant.as_ref(), status.revoked.as_ref()))
+    LockSide::of(lock.filter(|_| ways.is_cluster).and_then(|lock| lock.status.as_deref()?.recorded()))
 }
 
 fn judge_boundary(boundary: &BoundaryObject, target_shared: Option<&str>, lock: &LockSide, ways: &Ways) -> boundary::Judgement {
@@ -502,7 +496,7 @@ fn one_boundary(name: &Name, read: &Declared<BoundaryObject>, known: &Known<'_>,
     if let Some(boundary) = &read.object {
         let lock = known.locks.get(&(name.0.clone(), boundary.spec.lock_ref.name.as_str().into()));
         let side = lock.map_or(LockSide::NotFound, |lock| side(lock.object.as_ref(), ways));
-        let judged = judge_boundary(boundary, known.shares(name, boundary, ways).as_deref(), &side, ways);
+        let judged = judge_boundary(boundary, known.shares(name, boundary).as_deref(), &side, ways);
         about.extend(rules::boundary::about(&rules::boundary::Judged {
             spec: &boundary.spec,
             judged: &judged,
