@@ -89,12 +89,18 @@ pub fn critical() -> Value {
     json!({"class": "CorrectnessCritical", "purpose": "p", "coordinator": {"lease": {"name": "a"}}, "writeBoundaries": ["db"]})
 }
 
-/// A lock with an enforcing boundary on a database, held by `x` with epoch 1.
-pub async fn enforced(lab: &Lab, db: &Db) -> Running {
+/// A lock with a boundary on a database, in this mode, and the operator that looks after both.
+pub async fn guarded(lab: &Lab, db: &Db, mode: &str) -> Running {
     lab.share_secret(db).await;
     let operator = lab.operator_slow().await;
-    lab.declare_boundary("db", boundary(db, "Enforce")).await;
+    lab.declare_boundary("db", boundary(db, mode)).await;
     lab.declare_spec("a", critical()).await;
+    operator
+}
+
+/// A lock with an enforcing boundary on a database, held by `x` with epoch 1.
+pub async fn enforced(lab: &Lab, db: &Db) -> Running {
+    let operator = guarded(lab, db, "Enforce").await;
     lab.lease("a").put(Some("x"), Some(0), at(0)).await;
     lab.until_active("a", 1, "x").await;
     lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
@@ -150,10 +156,7 @@ async fn a_lock_is_enforced_because_obsolete_owners_were_seen_to_be_refused() {
 #[tokio::test]
 async fn observing_comes_first_and_enforcing_is_one_edit() {
     let (lab, db) = (Lab::new().await, Db::new().await);
-    lab.share_secret(&db).await;
-    let _operator = lab.operator_slow().await;
-    lab.declare_boundary("db", boundary(&db, "Observe")).await;
-    lab.declare_spec("a", critical()).await;
+    let _operator = guarded(&lab, &db, "Observe").await;
     lab.lease("a").put(Some("x"), Some(0), at(0)).await;
     lab.until_active("a", 1, "x").await;
     lab.until_verdict(BoundaryVerdict::Unproven, "Observing").await;

@@ -10,7 +10,7 @@ use std::{
 use crate::{
     objects::{Objects, data, spec},
     pg::{Db, said},
-    postgres::{boundary, critical},
+    postgres::{critical, guarded},
     support::{Lab, lab::has, lease::at},
     worker::Run,
 };
@@ -143,10 +143,7 @@ async fn a_revocation_that_cannot_be_finished_says_where_and_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_database_refuses_a_revoked_owner() {
     let (lab, db) = (Lab::new().await, Db::new().await);
-    lab.share_secret(&db).await;
-    let _operator = lab.operator_slow().await;
-    lab.declare_boundary("db", boundary(&db, "Enforce")).await;
-    lab.declare_spec("a", critical()).await;
+    let _operator = guarded(&lab, &db, "Enforce").await;
     lab.until("a", "a proof", |s| s.verdict == Some(Verdict::Enforced)).await;
     let mut owner = Run::start(&lab, "worker-a", &["--grace", "200ms"], "echo $FENCEDLOCK_EPOCH; while :; do sleep 0.05; done", &[]);
     assert_eq!(owner.line(), "1");

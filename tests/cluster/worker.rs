@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     pg::{Db, said, text, until},
-    postgres::critical,
+    postgres::guarded,
     support::{Lab, lab::has, lease::at, proxy::Proxy},
 };
 use fencedlock::api::{Verdict, conditions::lock as on};
@@ -154,10 +154,7 @@ async fn a_command_is_stopped_when_the_lock_is_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_slept_through_its_lease_is_refused_by_the_database() {
     let (lab, db) = (Lab::new().await, Db::new().await);
-    lab.share_secret(&db).await;
-    let _operator = lab.operator_slow().await;
-    lab.declare_boundary("db", crate::postgres::boundary(&db, "Enforce")).await;
-    lab.declare_spec("a", critical()).await;
+    let _operator = guarded(&lab, &db, "Enforce").await;
     lab.until("a", "a proof", |s| s.verdict == Some(Verdict::Enforced)).await;
     let url = db.url(&db.writer);
     // It writes once, says so, waits, and writes again: with psql, which knows nothing of fencing.
