@@ -23,4 +23,5 @@ pub mod boundary;
 pub mod cli;
 pub mod client;
 pub mod epoch;
+pub mod ledger;
 pub mod operator;

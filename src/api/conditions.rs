@@ -43,6 +43,8 @@ pub mod boundary {
     pub const FENCE_DURABLE: &str = "FenceDurable";
     /// The risk acceptance has not ended and does not end soon. Only where there is one.
     pub const ACCEPTANCE_LASTS: &str = "AcceptanceLasts";
+    /// The ledger of an external receiver has no operation whose outcome was unknown for too long. Only where one is declared.
+    pub const RECONCILED: &str = "Reconciled";
 }
 
 /// Reasons: one word each, the same in status, Events and the audit's output.
@@ -177,6 +179,16 @@ pub mod reason {
         PROCESS_REUSED = "ProcessReused";
         /// The risk acceptance ends soon.
         RISK_ACCEPTANCE_EXPIRES_SOON = "RiskAcceptanceExpiresSoon";
+        /// The ledger has no operation whose outcome was unknown for too long.
+        RECONCILED = "Reconciled";
+        /// Operations in the ledger have an unknown outcome for longer than declared.
+        OUTCOMES_UNKNOWN = "OutcomesUnknown";
+        /// Work items in the ledger may have taken effect more than once.
+        SENT_MORE_THAN_ONCE = "SentMoreThanOnce";
+        /// The ledger's table is not behind a guard of the lock.
+        LEDGER_NOT_FENCED = "LedgerNotFenced";
+        /// The ledger was not read, or cannot be.
+        LEDGER_UNREAD = "LedgerUnread";
         /// The term was revoked by a person: only a new one gets a grant.
         REVOKED = "Revoked";
         /// The client rewrites what tells terms apart.

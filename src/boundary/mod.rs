@@ -245,7 +245,7 @@ impl Backends for BuiltIn {
             generation: boundary.metadata.generation.unwrap_or_default(),
         };
         let (client, key) = (self.client.clone(), spec.connection.secret_key_ref.clone());
-        let access = postgres::Access::Secret { client, namespace: namespace.clone(), key };
+        let access = postgres::Access::Secret { client, namespace: namespace.clone(), key, field: "spec.postgres.connection.secretKeyRef" };
         if let Some(declared) = spec.conditional_update.clone() {
             let writes = boundary.spec.writes_per_epoch.unwrap_or(WritesPerEpoch::Many);
             return Some(Arc::new(postgres::Conditional::new(access, which, spec.clone(), declared, writes)));

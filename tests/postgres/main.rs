@@ -9,6 +9,7 @@ mod conditional;
 mod defects;
 mod errors;
 mod guard;
+mod ledger;
 mod programs;
 mod recovery;
 mod support;

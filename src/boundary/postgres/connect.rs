@@ -22,8 +22,8 @@ use url::Url;
 
 use crate::{api::SecretKeyRef, boundary::BackendError};
 
-/// The field that errors about the connection name.
-const FIELD: &str = "spec.postgres.connection.secretKeyRef";
+/// What errors call a URL that was given directly.
+const GIVEN: &str = "the connection URL";
 /// The key of the Secret that holds the certificates of the authorities, in PEM.
 const CA_KEY: &str = "ca.crt";
 /// How long the server may take to answer a connection.
@@ -40,6 +40,8 @@ pub enum Access {
         namespace: String,
         /// The Secret and its key.
         key: SecretKeyRef,
+        /// The field that names them.
+        field: &'static str,
     },
     /// Given directly, with the authorities' certificates if there are any: the command line, tests.
     Given {
@@ -58,8 +60,8 @@ impl std::fmt::Debug for Access {
 }
 
 /// A connection, whose task ends with it.
-pub(super) struct Session {
-    pub(super) client: tokio_postgres::Client,
+pub(crate) struct Session {
+    pub(crate) client: tokio_postgres::Client,
     task: AbortHandle,
 }
 
@@ -70,9 +72,11 @@ impl Drop for Session {
 }
 
 /// What a URL says, taken apart.
-pub(super) struct Target {
+pub(crate) struct Target {
     config: Config,
     tls: Option<MakeRustlsConnect>,
+    /// What errors name it by.
+    field: &'static str,
 }
 
 impl Access {
@@ -80,33 +84,33 @@ impl Access {
     ///
     /// # Errors
     /// Names the field, the Secret and the key; never what is in it.
-    pub(super) async fn target(&self) -> Result<Target, BackendError> {
+    pub(crate) async fn target(&self) -> Result<Target, BackendError> {
         match self {
-            Self::Given { url, authorities } => target(url, authorities.as_deref(), "the connection URL"),
-            Self::Secret { client, namespace, key } => {
+            Self::Given { url, authorities } => target(url, authorities.as_deref(), GIVEN, GIVEN),
+            Self::Secret { client, namespace, key, field: path } => {
                 let (name, field) = (&key.name, &key.key);
-                let place = format!("{FIELD}: key {field:?} of Secret {name:?}");
-                let secret = read(client, namespace, name).await?;
+                let place = format!("{path}: key {field:?} of Secret {name:?}");
+                let secret = read(client, namespace, name, path).await?;
                 let data = secret.data.unwrap_or_default();
                 let value = data
                     .get(field)
                     .ok_or_else(|| refused(format!("{place} does not exist: add it, or name the key that holds the URL")))?;
                 let text = std::str::from_utf8(&value.0).map_err(|_| refused(format!("{place} is no text")))?;
-                target(text.trim(), data.get(CA_KEY).map(|value| value.0.as_slice()), &place)
+                target(text.trim(), data.get(CA_KEY).map(|value| value.0.as_slice()), &place, path)
             }
         }
     }
 }
 
-async fn read(client: &Client, namespace: &str, name: &str) -> Result<Secret, BackendError> {
+async fn read(client: &Client, namespace: &str, name: &str, path: &str) -> Result<Secret, BackendError> {
     let api = Api::<Secret>::namespaced(client.clone(), namespace);
     let answer = tokio::time::timeout(CONNECT_TIMEOUT, api.get(name)).await;
     answer.map_err(|_| BackendError::TimedOut(CONNECT_TIMEOUT))?.map_err(|error| match error {
         kube::Error::Api(status) if status.code == 404 => {
-            refused(format!("{FIELD}: there is no Secret {name:?} in namespace {namespace:?}: create it"))
+            refused(format!("{path}: there is no Secret {name:?} in namespace {namespace:?}: create it"))
         }
         kube::Error::Api(status) if status.code == 403 => refused(format!(
-            "{FIELD}: the operator may not get secrets {name:?} in namespace {namespace:?}: bind it the role that allows it (docs/postgres.md)"
+            "{path}: the operator may not get secrets {name:?} in namespace {namespace:?}: bind it the role that allows it (docs/postgres.md)"
         )),
         error => BackendError::Unreachable(format!("Secret {name:?} could not be read: {error}")),
     })
@@ -116,7 +120,7 @@ fn refused(text: impl Into<String>) -> BackendError {
     BackendError::Refused(text.into())
 }
 
-fn target(text: &str, authorities: Option<&[u8]>, place: &str) -> Result<Target, BackendError> {
+fn target(text: &str, authorities: Option<&[u8]>, place: &str, field: &'static str) -> Result<Target, BackendError> {
     let not_a_url = || refused(format!("{place} is no connection URL: postgresql://user:password@host:5432/database?sslmode=verify-full"));
     let mut url = Url::parse(text).map_err(|_| not_a_url())?;
     if !matches!(url.scheme(), "postgres" | "postgresql") {
@@ -154,7 +158,7 @@ fn target(text: &str, authorities: Option<&[u8]>, place: &str) -> Result<Target,
     };
     config.ssl_mode(ssl);
     let tls = verification.map(|verification| tls(verification, authorities, place)).transpose()?;
-    Ok(Target { config, tls })
+    Ok(Target { config, tls, field })
 }
 
 /// What is demanded of the server's certificate, as libpq does it.
@@ -271,7 +275,7 @@ impl Target {
     ///
     /// # Errors
     /// When the server cannot be reached, refuses, or is a standby.
-    pub(super) async fn connect(&self) -> Result<Session, BackendError> {
+    pub(crate) async fn connect(&self) -> Result<Session, BackendError> {
         let connected = if let Some(tls) = &self.tls {
             let (client, connection) = self.config.connect(tls.clone()).await.map_err(|error| self.unconnected(&error))?;
             Session { client, task: tokio::spawn(async { drop(connection.await) }).abort_handle() }
@@ -282,7 +286,7 @@ impl Target {
         connected.run(SETTINGS).await?;
         let standby = connected.client.query_one("select pg_is_in_recovery()", &[]).await.map_err(|error| failed(&error))?;
         if standby.get::<_, bool>(0) {
-            return Err(refused(format!("{FIELD}: the URL leads to a standby: it has to lead to the primary, where writes land")));
+            return Err(refused(format!("{}: the URL leads to a standby: it has to lead to the primary, where writes land", self.field)));
         }
         Ok(connected)
     }
@@ -296,10 +300,10 @@ impl Target {
         let port = self.config.get_ports().first().copied().unwrap_or(5432);
         match error.as_db_error() {
             Some(_) => match failed(error) {
-                BackendError::Refused(why) => refused(format!("{FIELD}: the server at {host}:{port} refuses the connection: {why}")),
+                BackendError::Refused(why) => refused(format!("{}: the server at {host}:{port} refuses the connection: {why}", self.field)),
                 other => other,
             },
-            None => BackendError::Unreachable(format!("{FIELD}: {host}:{port}: {}", chain(error))),
+            None => BackendError::Unreachable(format!("{}: {host}:{port}: {}", self.field, chain(error))),
         }
     }
 }
@@ -310,13 +314,13 @@ const SETTINGS: &str = "set search_path = pg_catalog, pg_temp; set statement_tim
 
 impl Session {
     /// Runs statements that return nothing.
-    pub(super) async fn run(&self, sql: &str) -> Result<(), BackendError> {
+    pub(crate) async fn run(&self, sql: &str) -> Result<(), BackendError> {
         self.client.batch_execute(sql).await.map_err(|error| failed(&error))
     }
 }
 
 /// What an error of the server or the connection says, without what was sent.
-pub(super) fn failed(error: &tokio_postgres::Error) -> BackendError {
+pub(crate) fn failed(error: &tokio_postgres::Error) -> BackendError {
     match error.as_db_error() {
         Some(db) => refused(format!("{} (SQLSTATE {})", db.message(), db.code().code())),
         None => BackendError::Unreachable(chain(error)),
@@ -342,7 +346,7 @@ mod tests {
     use super::*;
 
     fn said(url: &str, authorities: Option<&[u8]>) -> String {
-        target(url, authorities, "here").map(|_| ()).unwrap_err().to_string()
+        target(url, authorities, "here", "here").map(|_| ()).unwrap_err().to_string()
     }
 
     #[test]
@@ -365,12 +369,13 @@ mod tests {
     #[test]
     fn a_url_is_taken_as_libpq_takes_it() {
         let parsed =
-            target("postgresql://us%40er:p%2Bss@db:6432/app?sslmode=disable&options=-c%20x.y%3D1&sslrootcert=/x", None, "here").unwrap();
+            target("postgresql://us%40er:p%2Bss@db:6432/app?sslmode=disable&options=-c%20x.y%3D1&sslrootcert=/x", None, "here", "here")
+                .unwrap();
         assert_eq!((parsed.config.get_user(), parsed.config.get_password()), (Some("us@er"), Some(&b"p+ss"[..])));
         assert_eq!((parsed.config.get_options(), parsed.config.get_ports()), (Some("-c x.y=1"), &[6432][..]));
         assert!(parsed.tls.is_none());
         for mode in ["allow", "prefer", "require"] {
-            assert!(target(&format!("postgres://u@db/app?sslmode={mode}"), None, "here").unwrap().tls.is_some());
+            assert!(target(&format!("postgres://u@db/app?sslmode={mode}"), None, "here", "here").unwrap().tls.is_some());
         }
     }
 }

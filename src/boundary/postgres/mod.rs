@@ -26,7 +26,8 @@ mod server;
 
 pub use conditional::Conditional;
 pub use connect::Access;
-use connect::{Session, Target};
+use connect::Target;
+pub(crate) use connect::{Session, failed};
 use names::{Names, Template};
 
 use super::{
@@ -261,6 +262,11 @@ impl Postgres {
 pub async fn remove(access: &Access, namespace: &str, boundary: &str) -> Result<Vec<String>, BackendError> {
     let mut session = access.target().await?.connect().await?;
     install::remove(&mut session, &Names::new(namespace, boundary, "")).await
+}
+
+/// The name of the trigger by which the guard of a boundary is known on its tables.
+pub fn trigger(namespace: &str, boundary: &str, lock: &str) -> String {
+    Names::new(namespace, boundary, lock).trigger()
 }
 
 /// The script that installs the guard by hand, for an operator's role that may not. Applied again, it changes nothing.
