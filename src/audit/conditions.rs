@@ -381,6 +381,15 @@ pub fn malformed_lock(message: &str, before: &[Condition], generation: Option<i6
     conditions::merge(before, findings, generation, now)
 }
 
+/// What is to be said of a ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reconciled {
+    /// What was said before: this process has not looked yet.
+    Stands,
+    /// This.
+    Said(Finding),
+}
+
 /// Everything that a boundary's conditions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct BoundaryFacts<'a> {
@@ -400,6 +409,8 @@ pub struct BoundaryFacts<'a> {
     pub notes: &'a [String],
     /// `spec.riskAcceptance`, and how far it is from its end.
     pub accepted: Option<(&'a RiskAcceptance, boundary::Term)>,
+    /// The ledger of an external receiver, when it has one.
+    pub reconciled: Option<&'a Reconciled>,
     /// The object's generation.
     pub generation: Option<i64>,
 }
@@ -419,7 +430,14 @@ pub fn boundary(facts: &BoundaryFacts<'_>, before: &[Condition], now: Timestamp)
     // An external receiver has nothing to install, activate or keep: it has no conditions about that.
     if facts.type_ == BoundaryType::External {
         findings.extend(accepted);
-        return conditions::merge(before, findings, facts.generation, now);
+        if let Some(Reconciled::Said(finding)) = facts.reconciled {
+            findings.push(finding.clone());
+        }
+        let mut all = conditions::merge(before, findings, facts.generation, now);
+        if facts.reconciled == Some(&Reconciled::Stands) {
+            all.extend(find(before, on_boundary::RECONCILED).cloned());
+        }
+        return all;
     }
     findings.extend(guard_conditions(facts, before));
     findings.extend(accepted);

@@ -189,6 +189,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
 pub trait Backends: Send + Sync + fmt::Debug {
     /// The backend, or `None` when there is nothing to drive: an external receiver, or a type that this version cannot.
     fn backend(&self, boundary: &WriteBoundary) -> Option<Arc<dyn Backend>>;
+
+    /// How the ledger of an external receiver is reached; `None` when it has none.
+    fn ledger(&self, _boundary: &WriteBoundary) -> Option<postgres::Access> {
+        None
+    }
 }
 
 /// Whether this version can drive such a boundary.
@@ -251,6 +256,16 @@ impl Backends for BuiltIn {
             return Some(Arc::new(postgres::Conditional::new(access, which, spec.clone(), declared, writes)));
         }
         Some(Arc::new(postgres::Postgres::new(access, which, spec.clone(), mode, Arc::clone(&self.patience))))
+    }
+
+    fn ledger(&self, boundary: &WriteBoundary) -> Option<postgres::Access> {
+        let ledger = boundary.spec.external.as_ref()?.ledger.as_ref()?;
+        Some(postgres::Access::Secret {
+            client: self.client.clone(),
+            namespace: boundary.namespace()?,
+            key: ledger.connection.secret_key_ref.clone(),
+            field: "spec.external.ledger.connection.secretKeyRef",
+        })
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
-
 use super::read::Counts;
 use crate::api::{
     Ledger, ShortDuration,
@@ -33,19 +31,22 @@ pub struct Facts<'a> {
     pub guards: &'a [String],
     /// What was seen.
     pub seen: Seen<'a>,
-    /// The time.
-    pub now: Timestamp,
 }
 
-/// The condition, and when it changes by itself.
-pub fn reconciled(facts: &Facts<'_>) -> (Finding, Option<Timestamp>) {
-    let Facts { ledger, guards, seen, now } = *facts;
+/// How long an outcome may be unknown.
+pub fn patience(ledger: &Ledger) -> Duration {
+    ledger.unknown_after.map_or(UNKNOWN_AFTER, ShortDuration::get)
+}
+
+/// The condition.
+pub fn reconciled(facts: &Facts<'_>) -> Finding {
+    let Facts { ledger, guards, seen } = *facts;
     let table = format!("{}.{}", ledger.schema, ledger.table);
     let say = |truth, reason, text: String| Finding::new(on_boundary::RECONCILED, truth, reason, text);
     let counts = match seen {
-        Seen::NotYet => return (say(Truth::Unknown, reason::LEDGER_UNREAD, format!("ledger {table} was not read yet")), None),
+        Seen::NotYet => return say(Truth::Unknown, reason::LEDGER_UNREAD, format!("ledger {table} was not read yet")),
         Seen::Unreadable(why) => {
-            return (say(Truth::Unknown, reason::LEDGER_UNREAD, format!("ledger {table} cannot be read: {why}")), None);
+            return say(Truth::Unknown, reason::LEDGER_UNREAD, format!("ledger {table} cannot be read: {why}"));
         }
         Seen::Counts(counts) => counts,
     };
@@ -54,20 +55,18 @@ pub fn reconciled(facts: &Facts<'_>) -> (Finding, Option<Timestamp>) {
             "ledger {table} is not behind an enforcing guard of this lock, so an obsolete owner can write to it: list it in spec.postgres.tables of a \
              WriteBoundary of the lock, mode Enforce, in the ledger's database"
         );
-        return (say(Truth::False, reason::LEDGER_NOT_FENCED, text), None);
+        return say(Truth::False, reason::LEDGER_NOT_FENCED, text);
     }
-    let patience = SignedDuration::try_from(ledger.unknown_after.map_or(UNKNOWN_AFTER, ShortDuration::get)).unwrap_or(SignedDuration::MAX);
-    let due = counts.oldest.and_then(|oldest| oldest.checked_add(patience).ok());
-    if due.is_some_and(|due| due <= now) {
-        let example = counts.example.as_deref().map(|item| format!(", the oldest {:?}", shorten(item, 80))).unwrap_or_default();
-        let (operations, are) = if counts.unsettled == 1 { ("operation", "is") } else { ("operations", "are") };
+    let after = ledger.unknown_after.map_or_else(|| "15m".to_owned(), |after| after.to_string());
+    if counts.overdue > 0 {
+        let example = counts.example.as_deref().map(|item| format!(", {:?} for the longest time", shorten(item, 80))).unwrap_or_default();
+        let (operations, have) = if counts.overdue == 1 { ("operation", "has") } else { ("operations", "have") };
         let text = format!(
-            "{} {operations} of unknown outcome {are} in ledger {table}{example}, some for longer than {}: ask the receiver, and settle them \
-             (fencedlock ledger)",
-            counts.unsettled,
-            ledger.unknown_after.map_or_else(|| "15m".to_owned(), |after| after.to_string())
+            "{} {operations} in ledger {table} {have} an unknown outcome for longer than {after}{example}: ask the receiver, and settle them (fencedlock \
+             ledger)",
+            counts.overdue
         );
-        return (say(Truth::False, reason::OUTCOMES_UNKNOWN, text), None);
+        return say(Truth::False, reason::OUTCOMES_UNKNOWN, text);
     }
     if counts.repeated > 0 {
         let (items, were) = if counts.repeated == 1 { ("work item", "was") } else { ("work items", "were") };
@@ -76,14 +75,9 @@ pub fn reconciled(facts: &Facts<'_>) -> (Finding, Option<Timestamp>) {
              good, and settle it (fencedlock ledger)",
             counts.repeated
         );
-        return (say(Truth::False, reason::SENT_MORE_THAN_ONCE, text), None);
+        return say(Truth::False, reason::SENT_MORE_THAN_ONCE, text);
     }
-    let open = match counts.unsettled {
-        0 => "no operation has an unknown outcome".to_owned(),
-        1 => "1 operation is under way".to_owned(),
-        more => format!("{more} operations are under way"),
-    };
-    (say(Truth::True, reason::RECONCILED, format!("{open} in ledger {table}")), due)
+    say(Truth::True, reason::RECONCILED, format!("no operation in ledger {table} has an unknown outcome for longer than {after}"))
 }
 
 #[cfg(test)]
@@ -97,25 +91,23 @@ mod tests {
             json!({"connection": {"secretKeyRef": {"name": "s", "key": "url"}}, "schema": "public", "table": "charges"}),
         )
         .unwrap();
-        let at = |second| Timestamp::from_second(second).unwrap();
         let guards = ["fencedlock_a".to_owned()];
-        let fine = Counts { triggers: guards.to_vec(), ..Counts::default() };
-        let unknown = |since| Counts { unsettled: 1, oldest: Some(at(since)), example: Some("invoice-7".into()), ..fine.clone() };
+        let fine = Counts { triggers: guards.to_vec(), next: Some(Duration::from_secs(1)), ..Counts::default() };
+        let overdue = Counts { overdue: 1, example: Some("invoice-7".into()), ..fine.clone() };
         let repeated = Counts { repeated: 2, ..fine.clone() };
-        let stray = Counts { triggers: vec!["fencedlock_b".into()], ..unknown(0) };
-        let both = Counts { repeated: 1, ..unknown(99) };
-        for (seen, wanted, until) in [
-            (Seen::NotYet, (Truth::Unknown, reason::LEDGER_UNREAD), None),
-            (Seen::Unreadable("gone"), (Truth::Unknown, reason::LEDGER_UNREAD), None),
-            (Seen::Counts(&fine), (Truth::True, reason::RECONCILED), None),
-            (Seen::Counts(&unknown(101)), (Truth::True, reason::RECONCILED), Some(at(1_001))),
-            (Seen::Counts(&unknown(100)), (Truth::False, reason::OUTCOMES_UNKNOWN), None),
-            (Seen::Counts(&repeated), (Truth::False, reason::SENT_MORE_THAN_ONCE), None),
-            (Seen::Counts(&both), (Truth::False, reason::OUTCOMES_UNKNOWN), None),
-            (Seen::Counts(&stray), (Truth::False, reason::LEDGER_NOT_FENCED), None),
+        let stray = Counts { triggers: vec!["fencedlock_b".into()], ..overdue.clone() };
+        let both = Counts { repeated: 1, ..overdue.clone() };
+        for (seen, wanted) in [
+            (Seen::NotYet, (Truth::Unknown, reason::LEDGER_UNREAD)),
+            (Seen::Unreadable("gone"), (Truth::Unknown, reason::LEDGER_UNREAD)),
+            (Seen::Counts(&fine), (Truth::True, reason::RECONCILED)),
+            (Seen::Counts(&overdue), (Truth::False, reason::OUTCOMES_UNKNOWN)),
+            (Seen::Counts(&repeated), (Truth::False, reason::SENT_MORE_THAN_ONCE)),
+            (Seen::Counts(&both), (Truth::False, reason::OUTCOMES_UNKNOWN)),
+            (Seen::Counts(&stray), (Truth::False, reason::LEDGER_NOT_FENCED)),
         ] {
-            let (finding, changes) = reconciled(&Facts { ledger: &ledger, guards: &guards, seen, now: at(1_000) });
-            assert_eq!(((finding.status, finding.reason), changes), (wanted, until), "{seen:?}");
+            let finding = reconciled(&Facts { ledger: &ledger, guards: &guards, seen });
+            assert_eq!((finding.status, finding.reason), wanted, "{seen:?}");
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What a ledger shows to whoever may look at it: counts for the operator, operations for the command line; and a person's word about one.
 
-use k8s_openapi::jiff::Timestamp;
+use std::time::Duration;
+
 use serde::Serialize;
+use tokio_postgres::types::ToSql;
 
 use super::{Place, client::Effect};
 use crate::boundary::{
@@ -12,12 +14,12 @@ use crate::boundary::{
 /// What the operator sees of a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Operations that were sent and whose outcome is not known.
-    pub unsettled: u64,
-    /// Since when the oldest of them is.
-    pub oldest: Option<Timestamp>,
-    /// One of them, for the message: the oldest.
+    /// Operations that were sent and whose outcome is unknown for too long.
+    pub overdue: u64,
+    /// The work item of the oldest of them, for the message.
     pub example: Option<String>,
+    /// When the next one will be, from now on, unless it ends before.
+    pub next: Option<Duration>,
     /// Work items that may have taken effect more than once.
     pub repeated: u64,
     /// The triggers on the table that are always enabled.
@@ -91,24 +93,26 @@ impl Reader {
         Ok(Self { session: access.target().await?.connect().await?, place })
     }
 
-    /// Counts what is open.
+    /// Counts what is open, by the database's clock: an outcome may be unknown for as long as `patience`.
     ///
     /// # Errors
     /// When the ledger is not there or may not be read.
-    pub async fn counts(&self) -> Result<Counts, BackendError> {
+    pub async fn counts(&self, patience: Duration) -> Result<Counts, BackendError> {
         let sql = format!(
-            "select count(*), extract(epoch from min(sent_at))::float8, (array_agg(work_item order by sent_at))[1], (select count(*) from {}), \
+            "with open as (select work_item, sent_at, sent_at + make_interval(secs => $2) as due from {} where unsettled) \
+             select count(*) filter (where due <= now()), (array_agg(work_item order by sent_at) filter (where due <= now()))[1], \
+               extract(epoch from min(due) filter (where due > now()) - now())::float8, (select count(*) from {}), \
                (select coalesce(array_agg(tgname::text order by tgname), '{{}}') from pg_trigger where tgrelid = to_regclass($1) and not tgisinternal \
                   and tgenabled = 'A') \
-             from {} where unsettled",
-            self.place.object("_repeated"),
-            self.place.object("_operations")
+             from open",
+            self.place.object("_operations"),
+            self.place.object("_repeated")
         );
-        let row = self.session.client.query_one(&sql, &[&self.place.object("")]).await.map_err(|error| failed(&error))?;
+        let given: [&(dyn ToSql + Sync); 2] = [&self.place.object(""), &patience.as_secs_f64()];
+        let row = self.session.client.query_one(&sql, &given).await.map_err(|error| failed(&error))?;
         let number = |place| u64::try_from(row.get::<_, i64>(place)).unwrap_or_default();
-        #[expect(clippy::cast_possible_truncation, reason = "whole seconds are meant, and a time that far off is none")]
-        let oldest = row.get::<_, Option<f64>>(1).and_then(|seconds| Timestamp::from_second(seconds as i64).ok());
-        Ok(Counts { unsettled: number(0), oldest, example: row.get(2), repeated: number(3), triggers: row.get(4) })
+        let next = row.get::<_, Option<f64>>(2).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        Ok(Counts { overdue: number(0), example: row.get(1), next, repeated: number(3), triggers: row.get(4) })
     }
 
     /// Lists operations, at most a thousand, the oldest first. Says whether there are more.

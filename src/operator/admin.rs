@@ -29,7 +29,7 @@ use super::{
     metrics::Metrics,
     unit::{Unit, WatchState},
 };
-use crate::audit::boundary as judging;
+use crate::{api::conditions::reason, audit::boundary as judging};
 
 /// The units that run, for whoever asks how they fare.
 #[derive(Debug)]
@@ -140,6 +140,13 @@ impl Collector for Counts {
         let help = "Leases that are somebody's lock, that no FencedLock declares and that nobody answers for; heartbeats and identities are not counted";
         let leases = encoder.encode_descriptor("unclassified_leases", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::try_from(undeclared).unwrap_or(i64::MAX)).encode(leases)?;
+        let open = self.units.all().iter().map(|unit| unit.ledgers.open()).fold((0u64, 0u64), |a, b| (a.0 + b.0, a.1 + b.1));
+        let help = "Operations in the ledgers of external receivers that somebody has to look at: of unknown outcome for longer than declared, or work \
+                    items that were sent more than once";
+        let mut unreconciled = encoder.encode_descriptor("operations_unreconciled", help, None, MetricType::Gauge)?;
+        for (reason, number) in [(reason::OUTCOMES_UNKNOWN, open.0), (reason::SENT_MORE_THAN_ONCE, open.1)] {
+            ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX)).encode(unreconciled.encode_family(&[("reason", reason)])?)?;
+        }
         family(&mut encoder, "locks", "FencedLocks by their class and verdict", locks)?;
         let help = "Risk acceptances of WriteBoundaries by the boundary's type and by how far they are from their end; soon is 30 days";
         family(&mut encoder, "risk_acceptances", help, accepted)?;

@@ -48,6 +48,20 @@ pub(super) fn boundary(before: Option<&WriteBoundaryStatus>, after: &WriteBounda
     if let (None, Some(message)) = (before.and_then(ends_soon), ends_soon(after)) {
         say("RiskAcceptanceExpiresSoon", true, message);
     }
+    let unreconciled = |status: &WriteBoundaryStatus| {
+        let condition = find(&status.conditions, on_boundary::RECONCILED).filter(|condition| condition.status == "False")?;
+        let known = [reason::OUTCOMES_UNKNOWN, reason::SENT_MORE_THAN_ONCE, reason::LEDGER_NOT_FENCED];
+        known.into_iter().find(|reason| *reason == condition.reason).map(|reason| (reason, condition.message.clone()))
+    };
+    match (before.and_then(unreconciled), unreconciled(after)) {
+        (was, Some((reason, message))) if was.as_ref().is_none_or(|(before, _)| *before != reason) => say(reason, true, message),
+        (Some(_), None) => {
+            if let Some(condition) = find(&after.conditions, on_boundary::RECONCILED).filter(|condition| condition.status == "True") {
+                say(reason::RECONCILED, false, condition.message.clone());
+            }
+        }
+        _ => {}
+    }
     if let Some(note) = void.filter(|_| after.reason.as_deref() != Some(reason::PROOF_VOID)) {
         say("ProofVoid", true, note.to_owned());
     }

@@ -15,6 +15,7 @@ use super::{
     gather::evidence,
     guarded::Malformed,
     jobs::Progress,
+    ledgers,
     metrics::Kind,
     prove::{FenceKnown, Work, limits, went_back},
     reconcile::{LOOK_AGAIN, wait_until},
@@ -66,6 +67,7 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
         // This process has activated a grant whose status its cache does not show yet.
         return Ok(Action::requeue(CATCH_UP));
     }
+    let ledger = if field_errors.is_empty() { ledgers::look(unit, key, boundary) } else { None };
     let evidence = evidence(unit, boundary, now);
     let judged = judging::judge(&judging::Facts {
         spec: &boundary.spec,
@@ -88,7 +90,13 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
         // What was activated does not stand any more: the lock's next pass activates it again.
         unit.activations.forget(key);
     }
-    let status = next_status(unit, boundary, lock, &Judged { verdict: &judged, evidence: &evidence, side: &side }, now);
+    let status = next_status(
+        unit,
+        boundary,
+        lock,
+        &Judged { verdict: &judged, evidence: &evidence, side: &side, reconciled: ledger.as_ref().map(|(said, _)| said) },
+        now,
+    );
     let told = announce::News { rolled_back: rolled_back.as_deref(), void: news.void.as_deref(), refused: news.refused };
     let announcements = announce::boundary(boundary.status.as_ref(), &status, &told);
     if boundary.status.as_ref() != Some(&status) {
@@ -98,7 +106,8 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
     unit.proofs.told(key);
     let changes = accepted(boundary, now).and_then(|(_, _, until)| until);
     let by_rule = [judged.until, changes].into_iter().flatten().min().map(wait_until);
-    Ok([by_rule, next].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
+    let reads = ledger.map(|(_, wait)| wait);
+    Ok([by_rule, next, reads].into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
 }
 
 /// The acceptance of what a boundary cannot do, how far it is from its end, and when that changes by itself.
@@ -167,6 +176,7 @@ struct Judged<'a> {
     verdict: &'a judging::Judgement,
     evidence: &'a Evidence,
     side: &'a LockSide,
+    reconciled: Option<&'a texts::Reconciled>,
 }
 
 fn next_status(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>, by: &Judged<'_>, now: Timestamp) -> WriteBoundaryStatus {
@@ -187,6 +197,7 @@ fn next_status(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>,
         lock: by.side,
         notes: last.as_ref().map_or(&[], |examined| examined.notes.as_slice()),
         accepted: accepted(boundary, now).map(|(accepted, term, _)| (accepted, term)),
+        reconciled: by.reconciled,
         generation,
     };
     WriteBoundaryStatus {

@@ -20,6 +20,7 @@ mod gather;
 mod groups;
 mod guarded;
 mod jobs;
+mod ledgers;
 mod metrics;
 mod prove;
 mod quarrel;

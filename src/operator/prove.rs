@@ -130,7 +130,8 @@ fn current<'a>(all: &'a HashMap<Key, Known>, boundary: &WriteBoundary) -> Option
     all.get(&key_of(boundary)).filter(|known| known.declared == declared(boundary))
 }
 
-fn interval(spec: &WriteBoundarySpec) -> Duration {
+/// How often a boundary is looked at.
+pub(super) fn interval(spec: &WriteBoundarySpec) -> Duration {
     spec.proof.as_ref().and_then(|schedule| schedule.interval).unwrap_or(ProofSchedule::DEFAULT_INTERVAL).get()
 }
 

@@ -26,6 +26,7 @@ use super::{
     followers::Followers,
     groups::Groups,
     jobs::Jobs,
+    ledgers::Ledgers,
     metrics::{Kind, Metrics},
     prove::Proofs,
     quarrel::Quarrels,
@@ -203,6 +204,8 @@ pub(super) struct Unit {
     pub(super) fence_reads: Jobs<Key, Declared, FenceRead>,
     /// What is known of how boundaries behave.
     pub(super) proofs: Arc<Proofs>,
+    /// What the ledgers of external receivers show.
+    pub(super) ledgers: Ledgers,
     /// What receivers tell by themselves.
     pub(super) followers: Followers,
     pub(super) checked_locks: Checked,
@@ -263,6 +266,7 @@ impl Unit {
             activations: Jobs::default(),
             fence_reads: Jobs::default(),
             proofs: Arc::default(),
+            ledgers: Ledgers::default(),
             followers: Followers::default(),
             checked_locks: Checked::new("FencedLock"),
             checked_boundaries: Checked::new("WriteBoundary"),

@@ -251,6 +251,7 @@ fn boundary_gone(unit: &Unit, key: &Key) {
     unit.fence_reads.forget(key);
     unit.proofs.forget(key);
     unit.followers.forget(key);
+    unit.ledgers.forget(key);
     unit.checked_boundaries.forget(key);
     if let Some(lock) = unit.boundaries_by_lock.put(key, None) {
         unit.lock_queue.push(&lock);

@@ -227,7 +227,7 @@ async fn whoever_dies_wherever_no_duplicate_is_made_with_keys_and_each_is_listed
         }
     }
     assert!(made >= 2, "without keys a late call makes duplicates, or this test shows nothing");
-    assert_eq!(books.reader(&books.db.operator).await.counts().await.unwrap().unsettled, 0);
+    assert_eq!(books.reader(&books.db.operator).await.counts(Duration::ZERO).await.unwrap().overdue, 0);
 }
 
 /// The old owner's steps are refused, and a work item that the new owner took over is not sent by the old one.
@@ -277,12 +277,14 @@ async fn a_ledger_without_a_guard_is_of_no_use_to_anybody() {
     assert!(matches!(&refused, Err(LedgerError::NotGuarded(why)) if why.contains("charges is not guarded")), "{refused:?}");
     activate(&books.boundary, 1, "a").await;
     assert!(worker.ledger.begin(&mut worker.client, &item(Kind::Keys, "invoice-1")).await.is_ok());
-    let counts = books.reader(&books.db.operator).await.counts().await.unwrap();
+    let counts = books.reader(&books.db.operator).await.counts(Duration::ZERO).await.unwrap();
     assert!(counts.triggers.contains(&trigger("team", "db", "writer")), "{counts:?}");
     books.db.admin.batch_execute(&format!("alter table charges disable trigger {}", trigger("team", "db", "writer"))).await.unwrap();
     let refused = worker.ledger.begin(&mut worker.client, &item(Kind::Keys, "invoice-2")).await;
     assert!(matches!(refused, Err(LedgerError::NotGuarded(_))), "{refused:?}");
-    assert!(!books.reader(&books.db.operator).await.counts().await.unwrap().triggers.contains(&trigger("team", "db", "writer")));
+    assert!(
+        !books.reader(&books.db.operator).await.counts(Duration::ZERO).await.unwrap().triggers.contains(&trigger("team", "db", "writer"))
+    );
 }
 
 /// Two threads of one owner: one sends.
