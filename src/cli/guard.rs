@@ -3,13 +3,9 @@
 
 use std::io::{self, Write};
 
-use super::{
-    Failure,
-    manifests::{self, Exclude, Parsed, Problem, Text},
-};
+use super::{Failure, declared::Wanted};
 use crate::{
-    api::{BoundaryType, GROUP, GuardMode, WriteBoundary},
-    audit::schema,
+    api::{BoundaryType, GuardMode, WriteBoundarySpec},
     boundary::{
         is_built_in,
         postgres::{self, Access, Which},
@@ -69,48 +65,9 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
 }
 
 fn print(args: &Print) -> Result<u8, Failure> {
-    let mut read = Vec::new();
-    manifests::read(
-        std::slice::from_ref(&args.path),
-        &Exclude::default(),
-        |chunk| match chunk.text {
-            Text::Document(text) => (chunk.file, manifests::parse(&text, chunk.line)),
-            _ => (chunk.file, Vec::new()),
-        },
-        |parsed| read.push(parsed),
-    )?;
-    let mut found = Vec::new();
-    for (file, parsed) in read.into_iter().flat_map(|(file, all)| all.into_iter().map(move |parsed| (file.clone(), parsed))) {
-        let (line, object) = match parsed {
-            Parsed::Object(line, object) => (line, object),
-            Parsed::Problem(line, Problem::Unreadable(why) | Problem::Duplicate(why)) => {
-                return Err(Failure::Other(format!("{file}:{line}: is not YAML: {why}")));
-            }
-        };
-        let text = |pointer: &str| object.pointer(pointer).and_then(serde_json::Value::as_str).map(str::to_owned);
-        let name = text("/metadata/name").unwrap_or_default();
-        let is_ours = text("/apiVersion").is_some_and(|version| version.split('/').next() == Some(GROUP));
-        if !is_ours || text("/kind").as_deref() != Some("WriteBoundary") || args.boundary.as_ref().is_some_and(|wanted| *wanted != name) {
-            continue;
-        }
-        let failed = |error: &dyn std::fmt::Display| Failure::Other(format!("{file}:{line}: WriteBoundary {name:?}: {error}"));
-        if let Some(error) = schema::check("WriteBoundary", &object).first() {
-            return Err(failed(error));
-        }
-        let namespace = text("/metadata/namespace").unwrap_or_else(|| args.namespace.clone());
-        let boundary: WriteBoundary = serde_json::from_value(object).map_err(|error| failed(&error))?;
-        if boundary.spec.type_ == BoundaryType::Postgres && is_built_in(&boundary.spec) && !boundary.spec.is_conditional() {
-            found.push((namespace, name, boundary.spec));
-        }
-    }
-    let [(namespace, name, spec)] = found.as_slice() else {
-        let names: Vec<_> = found.iter().map(|(_, name, _)| name.as_str()).collect();
-        return Err(Failure::Other(if names.is_empty() {
-            format!("{}: there is no WriteBoundary of type Postgres in it whose guard fencedlock installs", args.path)
-        } else {
-            format!("{}: there are several ({}): name one with --boundary", args.path, names.join(", "))
-        }));
-    };
+    let is_meant = |spec: &WriteBoundarySpec| spec.type_ == BoundaryType::Postgres && is_built_in(spec) && !spec.is_conditional();
+    let wanted = Wanted { path: &args.path, name: args.boundary.as_deref(), namespace: &args.namespace };
+    let (namespace, name, spec) = &wanted.one(is_meant, "of type Postgres in it whose guard fencedlock installs")?;
     let Some(declared) = &spec.postgres else { return Ok(0) };
     let mode = spec.mode.unwrap_or(GuardMode::Observe);
     let which = Which { namespace, boundary: name, lock: &spec.lock_ref.name, uid: "", generation: 0 };

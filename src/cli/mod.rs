@@ -6,7 +6,9 @@ mod audit;
 mod cluster;
 mod completions;
 mod crds;
+mod declared;
 mod guard;
+mod ledger;
 mod manifests;
 mod operator;
 mod revoke;
@@ -40,6 +42,8 @@ enum Command {
     Revoke(revoke::Args),
     /// Run a command while holding a lock, under the claim of its epoch
     Run(run::Args),
+    /// The operations that were sent to a receiver that cannot refuse an obsolete owner
+    Ledger(ledger::Args),
     /// Install the guard of a PostgreSQL boundary by hand, or open it for good
     Guard(guard::Args),
     /// Print the CustomResourceDefinitions
@@ -74,6 +78,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Revoke(args) => revoke::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Ledger(args) => ledger::run(&args),
         Command::Guard(args) => guard::run(&args),
         Command::Crds(args) => crds::run(&args),
         Command::Operator(args) => operator::run(&args),
@@ -107,4 +112,14 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     // The one TLS provider of the program.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// A reason that somebody gives for the record.
+fn as_reason(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    match text.chars().count() {
+        0 => Err("must not be blank".into()),
+        1..=1024 => Ok(text.to_owned()),
+        count => Err(format!("has {count} characters, at most 1024 are accepted")),
+    }
 }

@@ -13,7 +13,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{Failure, cluster, table};
+use super::{Failure, as_reason, cluster, table};
 use crate::{
     api::{
         BoundaryStatus, BoundaryVerdict, FencedLock, FencedLockStatus, ShortDuration,
@@ -55,15 +55,6 @@ term gets one: stop the process, or let it give the Lease up and acquire it anew
 Exit codes:
   0  no write boundary that can refuse admits the owner any more
   2  usage or tool error, nothing to revoke, or not finished in time";
-
-fn as_reason(text: &str) -> Result<String, String> {
-    let text = text.trim();
-    match text.chars().count() {
-        0 => Err("must not be blank".into()),
-        1..=1024 => Ok(text.to_owned()),
-        count => Err(format!("has {count} characters, at most 1024 are accepted")),
-    }
-}
 
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     super::runtime()?.block_on(revoke(args))

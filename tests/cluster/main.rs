@@ -17,6 +17,7 @@ mod election;
 mod epochs;
 mod faults;
 mod guard;
+mod ledger;
 mod objects;
 #[allow(dead_code, reason = "shared with tests/postgres, which uses the rest")]
 #[path = "../postgres/support/mod.rs"]

@@ -364,3 +364,80 @@ async fn the_ledger_is_proven_with_the_tables_of_its_boundary() {
     assert!(examined.bypasses.is_empty(), "{:?}", examined.bypasses);
     assert!(books.boundary.observe().await.unwrap().trusted);
 }
+
+/// A provider on a socket that charges by key, and whose first answer never comes.
+struct Web {
+    port: u16,
+    charged: Arc<Mutex<Vec<String>>>,
+    /// Told when a request has taken effect.
+    effects: tokio::sync::mpsc::UnboundedReceiver<()>,
+}
+
+impl Web {
+    async fn start() -> Self {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (port, charged) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Vec<String>>>::default());
+        let ((told, effects), all) = (tokio::sync::mpsc::unbounded_channel(), Arc::clone(&charged));
+        tokio::spawn(async move {
+            let mut unanswered = None;
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = String::new();
+                while !request.ends_with('}') {
+                    let mut part = [0; 1024];
+                    let length = stream.read(&mut part).await.unwrap();
+                    request.push_str(std::str::from_utf8(&part[..length]).unwrap());
+                }
+                let key = request
+                    .lines()
+                    .find_map(|line| line.to_ascii_lowercase().strip_prefix("idempotency-key: ").map(str::to_owned))
+                    .unwrap();
+                let is_new = !all.lock().unwrap().contains(&key);
+                if is_new {
+                    all.lock().unwrap().push(key);
+                }
+                told.send(()).unwrap();
+                if unanswered.is_none() {
+                    unanswered = Some(stream);
+                    continue;
+                }
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\nconnection: close\r\n\r\ncharged").await.unwrap();
+            }
+        });
+        Self { port, charged, effects }
+    }
+}
+
+/// The example in Python, killed after the charge was made and before the answer came; the next owner runs it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_in_python_is_killed_and_charges_once() {
+    let books = Books::open().await;
+    let mut web = Web::start().await;
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let charge = |claim: &str| {
+        let mut command = tokio::process::Command::new(crate::programs::python());
+        command.arg(root.join("examples/ledger/charge.py")).args(["invoice-17", "4200"]);
+        command.env("DATABASE_URL", books.db.url(&books.db.writer)).env("LEDGER", "charges");
+        command.env("PROVIDER", format!("http://127.0.0.1:{}/", web.port));
+        command.env("PGOPTIONS", format!("-c fencedlock.claim={claim}")).env_remove("http_proxy");
+        command.kill_on_drop(true);
+        command
+    };
+    let mut killed = charge(&claim(1, "a")).spawn().unwrap();
+    let (second, third) = (charge(&claim(2, "b")), charge(&claim(2, "b")));
+    let obsolete = charge(&claim(1, "a"));
+    tokio::time::timeout(crate::support::LIMIT, web.effects.recv()).await.unwrap().unwrap();
+    killed.kill().await.unwrap();
+    activate(&books.boundary, 2, "b").await;
+    let said = |output: std::process::Output| {
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap())
+    };
+    for (mut command, code, words) in
+        [(obsolete, 3, "does not own the lock"), (second, 0, "invoice-17: confirmed: charged"), (third, 0, "was charged before: charged")]
+    {
+        let (ended, told) = said(command.output().await.unwrap());
+        assert!(ended == code && told.contains(words), "{ended} {told}");
+    }
+    assert_eq!(*web.charged.lock().unwrap(), ["charge-invoice-17"]);
+    assert_eq!(text(&books.db.admin, "select state || ' ' || sends || ' ' || epoch from charges").await, "confirmed 2 2");
+}

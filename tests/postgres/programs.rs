@@ -14,14 +14,20 @@ fn run(command: &mut Command) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
 }
 
+/// Python with psycopg.
+pub fn python() -> PathBuf {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/clients/python/bin/python");
+    assert!(python.exists(), "{} is not there: run hack/build-clients.sh (or `make test`, which does)", python.display());
+    python
+}
+
 #[tokio::test]
 async fn unmodified_programs_are_fenced_by_pgoptions() {
     let db = Db::new().await;
     let boundary = db.fenced(7, "pod a\\b_1").await;
     let script = std::env::temp_dir().join(format!("{}-{}.sql", db.name, std::process::id()));
     std::fs::write(&script, "update t set v = v where id = 1;\n").unwrap();
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/clients/python/bin/python");
-    assert!(python.exists(), "{} is not there: run hack/build-clients.sh (or `make test`, which does)", python.display());
+    let python = python();
     let program =
         "import os, psycopg\nwith psycopg.connect(os.environ['URL']) as c: c.execute(\"update t set v = 'psycopg' where id = 2\")";
     let url = db.url(&db.writer);
