@@ -1,7 +1,7 @@
 //! What the operator serves: `/livez` and `/readyz` for the kubelet, `/metrics` for Prometheus. Nothing here changes anything.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::TcpListener,
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     metrics::Metrics,
+    orphans,
     unit::{Unit, WatchState},
 };
 use crate::{api::conditions::reason, audit::boundary as judging};
@@ -147,6 +148,10 @@ impl Collector for Counts {
         for (reason, number) in [(reason::OUTCOMES_UNKNOWN, open.0), (reason::SENT_MORE_THAN_ONCE, open.1)] {
             ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX)).encode(unreconciled.encode_family(&[("reason", reason)])?)?;
         }
+        let orphans: BTreeSet<String> = self.units.all().iter().flat_map(|unit| orphans::all(unit)).collect();
+        let help = "Guards in databases whose WriteBoundary is not there any more, as another boundary of the same database sees them";
+        let guards = encoder.encode_descriptor("orphaned_guards", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(orphans.len()).unwrap_or(i64::MAX)).encode(guards)?;
         family(&mut encoder, "locks", "FencedLocks by their class and verdict", locks)?;
         let help = "Risk acceptances of WriteBoundaries by the boundary's type and by how far they are from their end; soon is 30 days";
         family(&mut encoder, "risk_acceptances", help, accepted)?;

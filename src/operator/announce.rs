@@ -22,11 +22,13 @@ pub(super) struct News<'a> {
     pub(super) void: Option<&'a str>,
     /// Writes that were refused.
     pub(super) refused: u64,
+    /// What there is to say about guards in the same database whose boundary is not there.
+    pub(super) orphans: &'a [String],
 }
 
 /// What is told of a boundary: that its verdict changed, that its fence was seen to have gone back, that writes were refused.
 pub(super) fn boundary(before: Option<&WriteBoundaryStatus>, after: &WriteBoundaryStatus, news: &News<'_>) -> Vec<Announcement> {
-    let News { rolled_back, void, refused } = *news;
+    let News { rolled_back, void, refused, orphans } = *news;
     let mut all = Vec::new();
     let mut say = |reason, warning, note: String| all.push(Announcement { reason, warning, note, begins_term: false });
     let message = find(&after.conditions, on_boundary::PROVEN).map(|c| c.message.as_str()).unwrap_or_default();
@@ -61,6 +63,13 @@ pub(super) fn boundary(before: Option<&WriteBoundaryStatus>, after: &WriteBounda
             }
         }
         _ => {}
+    }
+    // Told once: the condition that carries it remembers that it was.
+    let carries = |status: &WriteBoundaryStatus, text: &str| {
+        find(&status.conditions, on_boundary::GUARD_INSTALLED).is_some_and(|condition| condition.message.contains(text))
+    };
+    for orphan in orphans.iter().filter(|orphan| carries(after, orphan) && !before.is_some_and(|before| carries(before, orphan))) {
+        say("OrphanedGuard", true, orphan.clone());
     }
     if let Some(note) = void.filter(|_| after.reason.as_deref() != Some(reason::PROOF_VOID)) {
         say("ProofVoid", true, note.to_owned());

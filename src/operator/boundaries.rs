@@ -17,6 +17,7 @@ use super::{
     jobs::Progress,
     ledgers,
     metrics::Kind,
+    orphans,
     prove::{FenceKnown, Work, limits, went_back},
     reconcile::{LOOK_AGAIN, wait_until},
     status,
@@ -97,7 +98,8 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
         &Judged { verdict: &judged, evidence: &evidence, side: &side, reconciled: ledger.as_ref().map(|(said, _)| said) },
         now,
     );
-    let told = announce::News { rolled_back: rolled_back.as_deref(), void: news.void.as_deref(), refused: news.refused };
+    let orphans = unit.proofs.last(boundary).map_or_else(Vec::new, |examined| orphans::sentences(unit, &examined.others));
+    let told = announce::News { rolled_back: rolled_back.as_deref(), void: news.void.as_deref(), refused: news.refused, orphans: &orphans };
     let announcements = announce::boundary(boundary.status.as_ref(), &status, &told);
     if boundary.status.as_ref() != Some(&status) {
         status::record_boundary(unit, boundary, status).await?;
@@ -188,6 +190,8 @@ fn next_status(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>,
         (Evidence::Seen(seen), Some(examined)) => limits(examined, seen, |limit| judging::is_accepted(&boundary.spec, limit, now)),
         _ => before.limits.clone(),
     };
+    let mut notes = last.as_ref().map_or_else(Vec::new, |examined| examined.notes.clone());
+    notes.extend(last.as_ref().map_or_else(Vec::new, |examined| orphans::sentences(unit, &examined.others)));
     let facts = texts::BoundaryFacts {
         type_: boundary.spec.type_,
         judged,
@@ -195,7 +199,7 @@ fn next_status(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>,
         observes: boundary.spec.observes(),
         is_conditional: boundary.spec.is_conditional(),
         lock: by.side,
-        notes: last.as_ref().map_or(&[], |examined| examined.notes.as_slice()),
+        notes: &notes,
         accepted: accepted(boundary, now).map(|(accepted, term, _)| (accepted, term)),
         reconciled: by.reconciled,
         generation,

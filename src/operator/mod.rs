@@ -22,6 +22,7 @@ mod guarded;
 mod jobs;
 mod ledgers;
 mod metrics;
+mod orphans;
 mod prove;
 mod quarrel;
 mod reconcile;

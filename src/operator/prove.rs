@@ -303,6 +303,12 @@ impl Proofs {
         current(&locked(&self.known), boundary)?.last.as_ref().map(|(_, examined)| Arc::clone(examined))
     }
 
+    /// The guards of other boundaries that the last examinations saw, in any order and possibly more than once.
+    pub(super) fn others(&self) -> Vec<proof::OtherGuard> {
+        let known = locked(&self.known);
+        known.values().filter_map(|known| known.last.as_ref()).flat_map(|(_, examined)| examined.others.clone()).collect()
+    }
+
     /// What has to be told. It stays until [`Proofs::told`], but for a fence that was moved since it was seen.
     pub(super) fn news(&self, key: &Key) -> News {
         let was_moved = self.moved_to(key).is_some();

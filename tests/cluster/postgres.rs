@@ -489,3 +489,63 @@ fn memory(lock: &str) -> Value {
     json!({"lockRef": {"name": lock}, "type": "Postgres", "mode": "Enforce", "postgres": {
         "connection": {"secretKeyRef": {"name": "s", "key": "url"}}, "tables": [{"schema": "public", "name": "t"}]}})
 }
+
+/// A receiver is gone for good, and its guard is not: the lock gets out of Pending, the guard is told of where another boundary reaches the
+/// database, and is opened on purpose.
+#[tokio::test]
+async fn the_guard_of_a_boundary_that_is_gone_is_told_and_opened() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    db.admin
+        .batch_execute(&format!("create table old (id int); alter table old owner to {}; grant insert on old to {}", db.owner, db.writer))
+        .await
+        .unwrap();
+    let operator = guarded(&lab, &db, "Enforce").await;
+    let mut old = boundary(&db, "Enforce");
+    old["postgres"]["tables"] = json!([{"schema": "public", "name": "old"}]);
+    lab.declare_boundary("old", old).await;
+    lab.lease("a").put(Some("x"), Some(0), at(0)).await;
+    lab.until_active("a", 1, "x").await;
+    lab.until_boundary("old", "proven", |b: Option<&WriteBoundary>| {
+        b.and_then(|b| b.status.as_ref()).is_some_and(|s| s.verdict == Some(BoundaryVerdict::Proven))
+    })
+    .await;
+    // It cannot be activated any more: the next owner waits, and says for what.
+    let fence = text(&db.admin, "select relname from pg_class where relname like 'old\\_%\\_fence' and relname not like '%canary%'").await;
+    db.admin.batch_execute(&format!("alter table fencedlock.{fence} owner to postgres")).await.unwrap();
+    lab.lease("a").put(Some("y"), Some(1), at(1)).await;
+    lab.until("a", "Pending", |s| {
+        s.conditions.iter().any(|c| c.type_ == on::EPOCH_ACTIVE && c.status == "False" && c.message.contains("old"))
+    })
+    .await;
+    // The way out: the boundary is deleted, and the owner starts.
+    Api::<WriteBoundary>::namespaced(lab.admin.clone(), &lab.namespace).delete("old", &DeleteParams::default()).await.unwrap();
+    lab.until("a", "active", |s| {
+        s.grant.as_ref().is_some_and(|g| g.holder.as_str() == "y" && g.state == fencedlock::epoch::grant::GrantState::Active)
+    })
+    .await;
+    db.admin.batch_execute(&format!("alter table fencedlock.{fence} owner to {}", db.operator)).await.unwrap();
+    // What it left behind refuses the new owner too, and somebody is told.
+    let owner = db.claiming(&lab.claim(2, "y")).await;
+    let refused = said(&owner, "insert into old values (1)").await;
+    assert_ne!(refused, "ok");
+    let told = lab.until_event("OrphanedGuard", "db").await;
+    let wanted = format!("fencedlock guard remove old -n {}", lab.namespace);
+    assert!(told.contains("stands on public.old") && told.contains(&wanted), "{told}");
+    let (_, metrics) = crate::serving::get(&operator, "/metrics").await;
+    assert!(metrics.contains("fencedlock_orphaned_guards 1"), "{metrics}");
+    let removed = std::process::Command::new(env!("CARGO_BIN_EXE_fencedlock"))
+        .args(["guard", "remove", "old", "-n", &lab.namespace, "--yes"])
+        .env("FENCEDLOCK_DATABASE_URL", db.url("postgres"))
+        .output()
+        .unwrap();
+    assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
+    assert_eq!(said(&owner, "insert into old values (1)").await, "ok");
+    lab.until_boundary("db", "no orphan", |b: Option<&WriteBoundary>| {
+        let installed =
+            b.and_then(|b| b.status.as_ref()).and_then(|s| s.conditions.iter().find(|c| c.type_ == on_boundary::GUARD_INSTALLED));
+        installed.is_some_and(|c| c.status == "True" && !c.message.contains("not in this cluster"))
+    })
+    .await;
+    let (_, metrics) = crate::serving::get(&operator, "/metrics").await;
+    assert!(metrics.contains("fencedlock_orphaned_guards 0"), "{metrics}");
+}

@@ -100,6 +100,7 @@ impl Kubernetes {
             refused: None,
             last_refused: Some(NOT_COUNTED.to_owned()),
             notes: self.notes(&found, &policies),
+            others: Vec::new(),
             unfinished: policies.wrong.filter(|_| policies.is_absent && !ask.is_known),
         };
         if self.mode == GuardMode::Observe || examined.guard_altered.is_some() || examined.unfinished.is_some() || examined.shared.is_some()

@@ -176,6 +176,7 @@ impl Backend for Memory {
                 refused: None,
                 last_refused: None,
                 notes: Vec::new(),
+                others: Vec::new(),
                 unfinished: None,
             })
         })

@@ -21,6 +21,7 @@ mod connect;
 mod guard;
 mod install;
 mod names;
+mod others;
 mod probes;
 mod server;
 
@@ -170,6 +171,7 @@ impl Postgres {
             refused: None,
             last_refused: None,
             notes: Vec::new(),
+            others: Vec::new(),
             unfinished: None,
         };
         match self.look_and_try(&target, session, &template, installed, before.is_incomplete, &mut found).await {
@@ -205,6 +207,7 @@ impl Postgres {
         // Before anything is installed: a partition that came without a trigger was open until now.
         found.bypasses = self.audit(&session, template, &installed).await?;
         found.shared = install::shared(&session.client, template, &installed.tables).await?;
+        found.others = others::look(&session, &self.names).await?;
         if is_incomplete && found.guard_altered.is_none() && found.shared.is_none() {
             self.install(&mut session, template).await?;
             installed = guard::read(&session.client, template, &self.spec.tables).await?;

@@ -273,8 +273,19 @@ pub struct Examination {
     pub last_refused: Option<String>,
     /// What people should know and that is no finding.
     pub notes: Vec<String>,
+    /// The guards of other boundaries that the same place has.
+    pub others: Vec<OtherGuard>,
     /// Why the examination ended early. What was found by then counts all the same.
     pub unfinished: Option<String>,
+}
+
+/// The guard of another boundary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherGuard {
+    /// `namespace/name` of the boundary that it was installed for.
+    pub boundary: String,
+    /// What it stands on.
+    pub tables: Vec<String>,
 }
 
 /// A complete proof, as it is remembered.

@@ -39,6 +39,7 @@ fn examined(profile: Profile, answers: Answers) -> Examination {
         refused: None,
         last_refused: None,
         notes: Vec::new(),
+        others: Vec::new(),
         unfinished: None,
     }
 }

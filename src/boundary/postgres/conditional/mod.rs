@@ -26,7 +26,7 @@ use super::{
     connect::{Session, failed},
     guard,
     names::{Names, Template},
-    server,
+    others, server,
 };
 use crate::{
     api::{ConditionalUpdate, Contract, GuardMode, LimitName, PostgresBoundary, WritesPerEpoch},
@@ -124,6 +124,7 @@ impl Conditional {
             refused: None,
             last_refused: None,
             notes: vec!["that the application takes no returned row for a refusal cannot be seen from here".to_owned()],
+            others: others::look(&session, &self.names).await?,
             unfinished: None,
         };
         match self.probe(&target, &session, &installed, &statement, &column, writer).await {
