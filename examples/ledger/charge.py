@@ -7,7 +7,8 @@
 command finds out what may be done: nothing is sent twice without a key that the provider remembers.
 
 LEDGER names the ledger's table, DATABASE_URL its database, PROVIDER the provider. Ends with 0 when the charge is made, 3 when this process
-does not own the lock any more, 4 when somebody has to find out what became of an earlier attempt (`fencedlock ledger list`).
+does not own the lock any more, 4 when somebody has to find out what became of an attempt (`fencedlock ledger list`), 5 when the provider
+said that nothing was charged.
 """
 
 import json
@@ -65,7 +66,7 @@ def charge(connection, invoice, cents):
     outcome, said = send(key, request)
     step(connection, "ended", invoice, attempt, outcome, said)
     print(f"{invoice}: {outcome}: {said}")
-    return 4 if outcome == "unknown" else 0
+    return {"confirmed": 0, "unknown": 4, "failed": 5}[outcome]
 
 
 if __name__ == "__main__":

@@ -242,7 +242,7 @@ impl Ledger {
     /// When the database fails.
     pub async fn unsettled(&self, client: &Client) -> Result<Vec<Attempt>, LedgerError> {
         let sql = format!(
-            "select work_item, attempt, idempotency_key from {} where unsettled order by sent_at, work_item",
+            "select work_item, attempt, idempotency_key from {} where unsettled order by first_sent_at, work_item",
             self.place.object("_operations")
         );
         let attempt = |row: Row| Attempt { work_item: row.get(0), number: row.get(1), key: row.get(2) };

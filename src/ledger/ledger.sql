@@ -25,7 +25,8 @@ create table if not exists @table@ (
   check ((state = 'intent') = (sent_at is null)),
   check ((state = 'reconciled') = (effect is not null))
 );
-create index if not exists @open_index@ on @table@ (sent_at) where state in ('sent', 'unknown');
+create index if not exists @open_index@ on @table@ (first_sent_at) where state in ('sent', 'unknown');
+create index if not exists @again_index@ on @table@ (work_item) where attempt > 1;
 
 create table if not exists @settlements@ (
   id         bigint generated always as identity primary key,    -- the latest one of an operation counts; the earlier ones are its history
@@ -45,17 +46,20 @@ create or replace view @operations@ as
   select o.work_item, o.attempt, case when s.id is null then o.state else 'reconciled' end as state, coalesce(s.effect, o.effect) as effect,
          o.epoch, o.holder, o.idempotency_key, o.sends, o.intended_at, o.sent_at, o.ended_at, o.answer,
          s.settled_by, s.role as settled_role, s.why, s.settled_at,
-         o.state in ('sent', 'unknown') and s.id is null as unsettled,
-         -- What was said of it and what is known of it differ.
-         coalesce(o.state = 'confirmed' and s.effect = 'absent' or o.state = 'failed' and s.effect = 'happened', false) as contradicted
+         o.state in ('sent', 'unknown') and s.id is null or c.contradicted as unsettled,
+         c.contradicted, o.first_sent_at
     from @table@ o
-    left join lateral (select * from @settlements@ s where s.work_item = o.work_item and s.attempt = o.attempt order by s.id desc limit 1) s on true;
+    left join lateral (select * from @settlements@ s where s.work_item = o.work_item and s.attempt = o.attempt order by s.id desc limit 1) s on true
+    -- The worker said otherwise after the person did.
+    cross join lateral (select coalesce(o.state = 'confirmed' and s.effect = 'absent' and s.settled_at < o.ended_at, false) as contradicted) c;
 
--- Work items that may have taken effect more than once: sent in several attempts, until a person has looked at each of them.
+-- Work items that may have taken effect more than once: sent in several attempts, until a person has looked at each of them after the last
+-- was sent.
 create or replace view @repeated@ as
-  select work_item, count(*) as attempts, count(settled_by) as reviewed
-    from @operations@ where sent_at is not null and state <> 'failed'
-   group by work_item having count(*) > 1 and count(settled_by) < count(*);
+  select work_item, count(*) as attempts, count(*) filter (where settled_at > last_sent) as reviewed
+    from (select *, max(sent_at) over (partition by work_item) as last_sent
+            from @operations@ where sent_at is not null and state <> 'failed' and work_item in (select a.work_item from @table@ a where a.attempt > 1)) o
+   group by work_item having count(*) > 1 and count(*) filter (where settled_at > last_sent) < count(*);
 
 create or replace function @owner@(out epoch bigint, out holder text)
   language plpgsql set search_path = pg_catalog, pg_temp as $body$
@@ -67,6 +71,10 @@ begin
   if not exists (select from pg_trigger t where t.tgrelid = @table_oid@ and starts_with(t.tgname::text, 'fencedlock_') and t.tgenabled = 'A') then
     raise exception using errcode = 'FL004', message = 'fencedlock: ledger ' || @table_oid@::text || ' is not guarded, so anybody could claim to own the lock',
       hint = 'List it in spec.postgres.tables of a WriteBoundary of the lock.';
+  end if;
+  -- What is about to be believed has to be on disk.
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
   end if;
   -- The guard judges the claim, and keeps the next owner out until this transaction ends.
   update @table@ set state = state where false;
@@ -86,24 +94,32 @@ create or replace function @begin@(item text, key text default null, ttl interva
                                    out verdict text, out attempt int, out idempotency_key text, out answer text)
   language plpgsql set search_path = pg_catalog, pg_temp as $body$
 #variable_conflict use_column
-declare me record; last @table@; known text;
+declare me record; last @table@; open @operations@; settled @operations@;
 begin
   select * into me from @owner@();
   -- Others that begin this work item, and people who settle it, wait.
   perform pg_advisory_xact_lock(hashtextextended(item, @table_oid@::oid::bigint));
   select * into last from @table@ o where o.work_item = item order by o.attempt desc limit 1;
-  known := (select o.effect from @operations@ o where o.work_item = item and o.attempt = last.attempt);
-  attempt := last.attempt; idempotency_key := last.idempotency_key; answer := last.answer;
-  if last.state = 'intent' then
-    -- It was not sent: whoever meant to needed this table's word for it first.
-    update @table@ o set epoch = me.epoch, holder = me.holder, idempotency_key = key, key_ttl = ttl, request = what, intended_at = clock_timestamp()
-     where o.work_item = item and o.attempt = last.attempt;
-    verdict := 'send'; idempotency_key := key;
-  elsif known = 'happened' or known is null and last.state = 'confirmed' then
-    verdict := 'done';
-  elsif known is null and last.state in ('sent', 'unknown') then
-    verdict := 'unsettled';
+  -- Every attempt counts: what is found out about an early one may come late.
+  select * into open from @operations@ o where o.work_item = item and o.unsettled order by o.attempt desc limit 1;
+  select * into settled from @operations@ o where o.work_item = item and (o.state = 'confirmed' or o.effect = 'happened') order by o.attempt desc limit 1;
+  if open.attempt is not null then
+    verdict := 'unsettled'; attempt := open.attempt; idempotency_key := open.idempotency_key; answer := open.answer;
+  elsif settled.attempt is not null then
+    verdict := 'done'; attempt := settled.attempt; idempotency_key := settled.idempotency_key; answer := settled.answer;
+  elsif last.state = 'intent' then
+    -- It was not sent: whoever meant to needed this table's word for it first. A thread of this owner may be about to, under its key.
+    verdict := 'send'; attempt := last.attempt; idempotency_key := last.idempotency_key;
+    if (last.epoch, last.holder) is distinct from (me.epoch, me.holder) then
+      update @table@ o set epoch = me.epoch, holder = me.holder, idempotency_key = key, key_ttl = ttl, request = what, intended_at = clock_timestamp()
+       where o.work_item = item and o.attempt = last.attempt;
+      idempotency_key := key;
+    end if;
   else
+    if exists (select from @operations@ o where o.work_item = item and o.idempotency_key = key and o.effect = 'compensated') then
+      raise exception using errcode = 'FL003', message = format('fencedlock: the key of %s belongs to an attempt that was compensated', item),
+        hint = 'The receiver would repeat that answer and do nothing: use another key.';
+    end if;
     verdict := 'send'; attempt := coalesce(last.attempt, 0) + 1; idempotency_key := key; answer := null;
     insert into @table@ (work_item, attempt, state, epoch, holder, idempotency_key, key_ttl, request)
       values (item, attempt, 'intent', me.epoch, me.holder, key, ttl, what);
@@ -132,6 +148,7 @@ create or replace function @resent@(item text, which int) returns text
 declare me record; now_key text;
 begin
   select * into me from @owner@();
+  perform pg_advisory_xact_lock(hashtextextended(item, @table_oid@::oid::bigint));
   update @table@ o set state = 'sent', sends = o.sends + 1, sent_at = clock_timestamp(), epoch = me.epoch, holder = me.holder, ended_at = null
    where o.work_item = item and o.attempt = which and o.state in ('sent', 'unknown') and o.idempotency_key is not null
      and (o.key_ttl is null or clock_timestamp() < o.first_sent_at + o.key_ttl)
@@ -153,9 +170,13 @@ begin
   if outcome is null or outcome not in ('confirmed', 'failed', 'unknown') then
     raise exception using errcode = '22023', message = format('fencedlock: an outcome is confirmed, failed or unknown, and not %s', coalesce(outcome, 'null'));
   end if;
-  -- Also where somebody settled it meanwhile: then both are on record, and the view says when they differ.
-  update @table@ o set state = outcome, answer = said, ended_at = clock_timestamp()
-   where o.work_item = item and o.attempt = which and o.state in ('sent', 'unknown');
+  perform pg_advisory_xact_lock(hashtextextended(item, @table_oid@::oid::bigint));
+  -- Also where somebody settled it meanwhile: then both are on record, and the view says when they differ. That it happened counts more than an
+  -- owner's look before. That it failed says nothing about a packet that was sent earlier.
+  update @table@ o set state = case when outcome = 'failed' and o.sends > 1 then 'unknown' else outcome end, effect = null, answer = said,
+         ended_at = clock_timestamp()
+   where o.work_item = item and o.attempt = which
+     and (o.state in ('sent', 'unknown') or outcome = 'confirmed' and o.state = 'reconciled' and o.effect = 'absent');
   if not found then
     raise exception using errcode = 'FL003', message = format('fencedlock: attempt %s at %s is not under way', which, item),
       hint = 'It was not sent, or its outcome is on record.';

@@ -18,12 +18,13 @@ pub mod read;
 pub const MAX_TABLE: usize = 50;
 
 /// What is called after the table, with the end of its name.
-const RELATIONS: [(&str, &str); 6] = [
+const RELATIONS: [(&str, &str); 7] = [
     ("table", ""),
     ("settlements", "_settlements"),
     ("operations", "_operations"),
     ("repeated", "_repeated"),
     ("open_index", "_open_idx"),
+    ("again_index", "_again_idx"),
     ("settlements_index", "_settled_idx"),
 ];
 /// The functions, with their arguments and whose they are.

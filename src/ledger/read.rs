@@ -99,8 +99,8 @@ impl Reader {
     /// When the ledger is not there or may not be read.
     pub async fn counts(&self, patience: Duration) -> Result<Counts, BackendError> {
         let sql = format!(
-            "with open as (select work_item, sent_at, sent_at + make_interval(secs => $2) as due from {} where unsettled) \
-             select count(*) filter (where due <= now()), (array_agg(work_item order by sent_at) filter (where due <= now()))[1], \
+            "with open as (select work_item, first_sent_at, first_sent_at + make_interval(secs => $2) as due from {} where unsettled) \
+             select count(*) filter (where due <= now()), (array_agg(work_item order by first_sent_at) filter (where due <= now()))[1], \
                extract(epoch from min(due) filter (where due > now()) - now())::float8, (select count(*) from {}), \
                (select coalesce(array_agg(tgname::text order by tgname), '{{}}') from pg_trigger where tgrelid = to_regclass($1) and not tgisinternal \
                   and tgenabled = 'A') \

@@ -30,7 +30,7 @@ use super::{
     orphans,
     unit::{Unit, WatchState},
 };
-use crate::{api::conditions::reason, audit::boundary as judging};
+use crate::audit::boundary as judging;
 
 /// The units that run, for whoever asks how they fare.
 #[derive(Debug)]
@@ -141,11 +141,15 @@ impl Collector for Counts {
         let help = "Leases that are somebody's lock, that no FencedLock declares and that nobody answers for; heartbeats and identities are not counted";
         let leases = encoder.encode_descriptor("unclassified_leases", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::try_from(undeclared).unwrap_or(i64::MAX)).encode(leases)?;
-        let open = self.units.all().iter().map(|unit| unit.ledgers.open()).fold((0u64, 0u64), |a, b| (a.0 + b.0, a.1 + b.1));
+        let mut open = BTreeMap::<&str, u64>::new();
+        for (reason, number) in self.units.all().iter().flat_map(|unit| unit.ledgers.open()) {
+            let sum = open.entry(reason).or_default();
+            *sum = sum.saturating_add(number);
+        }
         let help = "Operations in the ledgers of external receivers that somebody has to look at: of unknown outcome for longer than declared, or work \
-                    items that were sent more than once";
+                    items that were sent more than once; and ledgers that cannot be read";
         let mut unreconciled = encoder.encode_descriptor("operations_unreconciled", help, None, MetricType::Gauge)?;
-        for (reason, number) in [(reason::OUTCOMES_UNKNOWN, open.0), (reason::SENT_MORE_THAN_ONCE, open.1)] {
+        for (reason, number) in open {
             ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX)).encode(unreconciled.encode_family(&[("reason", reason)])?)?;
         }
         let orphans: BTreeSet<String> = self.units.all().iter().flat_map(|unit| orphans::all(unit)).collect();

@@ -27,6 +27,9 @@ use crate::{
     },
 };
 
+/// How long a ledger is left alone, however soon its next operation is overdue.
+const AT_LEAST: Duration = Duration::from_secs(5);
+
 /// What is known of one ledger.
 #[derive(Clone, Debug)]
 struct Known {
@@ -49,13 +52,16 @@ pub(super) struct Ledgers {
 pub(super) type Looked = (Reconciled, Duration);
 
 impl Ledgers {
-    /// What is open in all of them: operations whose outcome is unknown for too long, and work items that were sent more than once.
-    pub(super) fn open(&self) -> (u64, u64) {
+    /// What is open in all of them, by the reason that the condition has for it.
+    pub(super) fn open(&self) -> [(&'static str, u64); 3] {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .values()
-            .filter_map(|known| known.counts.as_ref())
-            .fold((0, 0), |(overdue, repeated), counts| (overdue.saturating_add(counts.overdue), repeated.saturating_add(counts.repeated)))
+        let sum = |of: fn(&Counts) -> u64| known.values().filter_map(|known| known.counts.as_ref()).map(of).fold(0, u64::saturating_add);
+        let unread = known.values().filter(|known| known.failure.is_some()).count();
+        [
+            (reason::OUTCOMES_UNKNOWN, sum(|counts| counts.overdue)),
+            (reason::SENT_MORE_THAN_ONCE, sum(|counts| counts.repeated)),
+            (reason::LEDGER_UNREAD, u64::try_from(unread).unwrap_or(u64::MAX)),
+        ]
     }
 
     /// Forgets a boundary that is gone, or has no ledger any more.
@@ -76,14 +82,15 @@ impl Ledgers {
         let ticket = (known.declared.clone(), known.round);
         let wait = match self.jobs.peek(key, &ticket) {
             Some(Progress::Done(counts)) => {
-                let next = counts.next.map_or(Duration::MAX, |next| next.saturating_add(Duration::from_millis(10)));
+                let next = counts.next.map_or(Duration::MAX, |next| next.max(AT_LEAST));
                 known.due = Instant::now() + interval(&boundary.spec).min(next);
                 (known.counts, known.failure, known.round) = (Some(counts), None, known.round + 1);
                 self.jobs.forget(key);
                 known.due.saturating_duration_since(Instant::now())
             }
             Some(Progress::Failed(why, wait)) => {
-                known.failure = Some(why);
+                // What was counted before says nothing about now.
+                (known.failure, known.counts) = (Some(why), None);
                 wait
             }
             Some(Progress::Running) => limit,

@@ -328,10 +328,17 @@ async fn what_cannot_be_repeated_safely_waits_for_somebody() {
     assert_eq!(shown, ("reconciled", Some("happened"), Some(by), Some("charge ch_7 is in the provider's list")));
     // The last word counts, and the first one stays on record.
     people.settle("invoice-1", 1, Effect::Compensated, "payments-oncall", "refunded").await.unwrap();
-    assert!(matches!(worker.charges(&provider, "invoice-1").await, Performed::Now(_)), "what was made good may be done again");
+    let same = worker.ledger.begin(&mut worker.client, &item(Kind::Keys, "invoice-1")).await;
+    assert!(matches!(same, Err(LedgerError::NotNow(_))), "the provider would repeat its answer and charge nothing: {same:?}");
+    let again = WorkItem { key: Some(Key { value: "charge-invoice-1-again".into(), ttl: None }), ..item(Kind::Keys, "invoice-1") };
+    let call = async |attempt: &Attempt| provider.charge(attempt);
+    let performed = worker.ledger.perform(&mut worker.client, &again, call).await.unwrap();
+    assert!(matches!(performed, Performed::Now(Outcome::Confirmed(_))), "what was made good may be done again: {performed:?}");
     assert_eq!(text(&books.db.admin, "select string_agg(effect, ' ' order by id) from charges_settlements").await, "happened compensated");
     assert_eq!(books.repeated().await, ["invoice-1"], "the second attempt was not looked at");
     people.settle("invoice-1", 2, Effect::Happened, "payments-oncall", "one charge stands").await.unwrap();
+    assert_eq!(books.repeated().await, ["invoice-1"], "the first one was looked at before the second was sent");
+    people.settle("invoice-1", 1, Effect::Compensated, "payments-oncall", "still refunded").await.unwrap();
     assert_eq!(books.repeated().await, Vec::<String>::new());
     let (open, more) = people.operations(Which::Open).await.unwrap();
     assert!(open.is_empty() && !more, "{open:?}");
@@ -349,6 +356,10 @@ async fn what_contradicts_a_settlement_is_listed() {
     worker.ledger.ended(&mut worker.client, &attempt, &Outcome::Confirmed("charged".into())).await.unwrap();
     let (open, _) = people.operations(Which::Open).await.unwrap();
     assert!(open.len() == 1 && open[0].contradicted && open[0].answer.as_deref() == Some("charged"), "{open:?}");
+    let next = worker.ledger.begin(&mut worker.client, &item(Kind::NoKeys, "invoice-1")).await.unwrap();
+    assert!(matches!(next, Begun::Unsettled(_)), "nothing is sent until a person speaks again: {next:?}");
+    people.settle("invoice-1", 1, Effect::Absent, "payments-oncall", "looked again").await.unwrap();
+    assert!(people.operations(Which::Open).await.unwrap().0.is_empty(), "the last word counts");
     let again = worker.ledger.ended(&mut worker.client, &attempt, &Outcome::Unknown("?".into())).await;
     assert!(matches!(again, Err(LedgerError::NotNow(_))), "an outcome that is known is not forgotten: {again:?}");
     let asked = worker.ledger.reconciled(&mut worker.client, &attempt, Effect::Happened, "x").await;
@@ -440,4 +451,54 @@ async fn the_example_in_python_is_killed_and_charges_once() {
     }
     assert_eq!(*web.charged.lock().unwrap(), ["charge-invoice-17"]);
     assert_eq!(text(&books.db.admin, "select state || ' ' || sends || ' ' || epoch from charges").await, "confirmed 2 2");
+}
+
+/// What is found out about an early attempt may come late: nothing is sent again then.
+#[tokio::test]
+async fn every_attempt_counts_and_a_late_confirmation_is_kept() {
+    let books = Books::open().await;
+    let mut worker = books.worker(1, "a").await;
+    let item = item(Kind::NoKeys, "invoice-1");
+    let begin = async |worker: &mut Worker| worker.ledger.begin(&mut worker.client, &item).await.unwrap();
+    let Begun::Send(first) = begin(&mut worker).await else { panic!() };
+    worker.ledger.sent(&mut worker.client, &first).await.unwrap();
+    worker.ledger.reconciled(&mut worker.client, &first, Effect::Absent, "not in the list").await.unwrap();
+    let Begun::Send(second) = begin(&mut worker).await else { panic!() };
+    worker.ledger.sent(&mut worker.client, &second).await.unwrap();
+    worker.ledger.ended(&mut worker.client, &second, &Outcome::Failed("402".into())).await.unwrap();
+    // The slow thread that sent the first one hears of it at last.
+    worker.ledger.ended(&mut worker.client, &first, &Outcome::Confirmed("charged".into())).await.unwrap();
+    assert_eq!(begin(&mut worker).await, Begun::Done(Some("charged".into())));
+    // And the same when it is a person who finds out.
+    books.reader(&books.settler).await.settle("invoice-1", 1, Effect::Absent, "oncall", "it was another's").await.unwrap();
+    assert!(matches!(begin(&mut worker).await, Begun::Send(attempt) if attempt.number == 3));
+    books.reader(&books.settler).await.settle("invoice-1", 1, Effect::Happened, "oncall", "it was not").await.unwrap();
+    assert_eq!(begin(&mut worker).await, Begun::Done(Some("charged".into())));
+}
+
+/// A repeat does not make an operation young again, a refusal of the repeat says nothing about the first packet, and what is said to be sent is on
+/// disk whatever the session thinks of that.
+#[tokio::test]
+async fn a_repeat_hides_nothing() {
+    let books = Books::open().await;
+    let mut worker = books.worker(1, "a").await;
+    worker.client.batch_execute("set synchronous_commit = off").await.unwrap();
+    let item = item(Kind::Keys, "invoice-1");
+    let Begun::Send(attempt) = worker.ledger.begin(&mut worker.client, &item).await.unwrap() else { panic!() };
+    // Another thread of this owner that comes with another key does not change the one that is about to be sent.
+    let other = WorkItem { key: Some(Key { value: "other".into(), ttl: None }), ..item.clone() };
+    assert_eq!(worker.ledger.begin(&mut worker.client, &other).await.unwrap(), Begun::Send(attempt.clone()));
+    worker.ledger.sent(&mut worker.client, &attempt).await.unwrap();
+    books.db.admin.batch_execute("set fencedlock.claim = 'team/writer=1@a'").await.unwrap();
+    books.db.admin.batch_execute("update charges set first_sent_at = first_sent_at - interval '1 hour'").await.unwrap();
+    worker.ledger.resent(&mut worker.client, &attempt).await.unwrap();
+    let counts = books.reader(&books.db.operator).await.counts(Duration::from_mins(15)).await.unwrap();
+    assert_eq!((counts.overdue, counts.example.as_deref()), (1, Some("invoice-1")));
+    worker.ledger.ended(&mut worker.client, &attempt, &Outcome::Failed("402".into())).await.unwrap();
+    assert_eq!(text(&books.db.admin, "select state || ' ' || answer from charges").await, "unknown 402");
+    let durable =
+        "begin; set local fencedlock.claim = 'team/writer=1@a'; select charges_owner(); select current_setting('synchronous_commit')";
+    let rows = worker.client.simple_query(durable).await.unwrap();
+    let last = rows.iter().rev().find_map(|row| if let tokio_postgres::SimpleQueryMessage::Row(row) = row { row.get(0) } else { None });
+    assert_eq!(last, Some("on"));
 }
