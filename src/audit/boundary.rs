@@ -485,8 +485,10 @@ pub(crate) mod tests {
         LockSide::Found { active: Some((Epoch::FIRST, "a".into())) }
     }
 
+    /// H01, H06: a receiver that ignores what it is told is not found out by sending something to it: nothing is ever sent, and so nothing is claimed.
     #[test]
     fn an_external_receiver_is_never_proven() {
+        assert!(!crate::boundary::is_built_in(&external_spec(None)), "there is nothing that could send a probe");
         for (expires, wanted) in [
             (None, (BoundaryVerdict::CannotEnforce, reason::CANNOT_ENFORCE)),
             (Some(NOW - 1), (BoundaryVerdict::CannotEnforce, reason::RISK_ACCEPTANCE_EXPIRED)),

@@ -11,6 +11,7 @@ mod guard;
 mod ledger;
 mod manifests;
 mod operator;
+mod recover;
 mod revoke;
 mod run;
 mod status;
@@ -40,6 +41,8 @@ enum Command {
     Status(status::Args),
     /// Fence the present owner of a lock, also while it still renews its Lease
     Revoke(revoke::Args),
+    /// After a restore: make sure that the next epoch lies above everything that was ever issued
+    Recover(recover::Args),
     /// Run a command while holding a lock, under the claim of its epoch
     Run(run::Args),
     /// The operations that were sent to a receiver that cannot refuse an obsolete owner
@@ -77,6 +80,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Audit(args) => audit::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Revoke(args) => revoke::run(&args),
+        Command::Recover(args) => recover::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Ledger(args) => ledger::run(&args),
         Command::Guard(args) => guard::run(&args),

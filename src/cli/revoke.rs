@@ -118,7 +118,8 @@ async fn revoke(args: &Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn shown(holder: &str) -> String {
+/// A holder, cut where it is long.
+pub(super) fn shown(holder: &str) -> String {
     format!("{:?}", shorten(holder, 80))
 }
 
@@ -157,12 +158,7 @@ impl Target<'_> {
                     status.map(why).filter(|why| !why.is_empty()).unwrap_or_else(|| "no operator has looked at the lock yet".to_owned());
                 return Err(Failure::Other(format!("{}: nobody has an epoch, so there is nothing to revoke: {why}", self.what)));
             };
-            let mut asked = json!(Revocation::of(&grant, reason));
-            // What is absent now must not stay from an earlier request.
-            for optional in ["leaseTransitions", "acquireTime", "podUid"] {
-                asked["term"].as_object_mut().map(|term| term.entry(optional).or_insert(Value::Null));
-            }
-            let patch = json!({"metadata": {"resourceVersion": lock.resource_version()}, "spec": {"revoke": asked}});
+            let patch = json!({"metadata": {"resourceVersion": lock.resource_version()}, "spec": {"revoke": request(&grant, reason)}});
             match self.api.patch(self.name, &PatchParams::default(), &Patch::Merge(patch)).await {
                 Ok(_) => return Ok(Asked::Written(Box::new(grant))),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
@@ -187,6 +183,25 @@ impl Target<'_> {
     }
 }
 
+/// The request to revoke a grant, as a merge patch has it.
+pub(super) fn request(grant: &Grant, reason: &str) -> Value {
+    let mut asked = json!(Revocation::of(grant, reason));
+    // What is absent now must not stay from an earlier request.
+    for optional in ["leaseTransitions", "acquireTime", "podUid"] {
+        asked["term"].as_object_mut().map(|term| term.entry(optional).or_insert(Value::Null));
+    }
+    asked
+}
+
+/// Whether the revocation is active and every boundary that has a fence is at its epoch. An efficiency-only lock waits for no boundary, and an
+/// observing one is waited for by none; here they are.
+pub(super) fn is_everywhere(status: &FencedLockStatus) -> bool {
+    let is_elsewhere = |boundary: &BoundaryStatus, epoch| boundary.fence.is_some_and(|fence| fence != epoch);
+    status.revoked.as_ref().is_some_and(|revoked| {
+        revoked.state == GrantState::Active && !status.boundaries.iter().any(|boundary| is_elsewhere(boundary, revoked.epoch))
+    })
+}
+
 /// Why there is no active grant, in the operator's words.
 fn why(status: &FencedLockStatus) -> String {
     find(&status.conditions, on_lock::EPOCH_ACTIVE).map(|condition| printable(&condition.message)).unwrap_or_default()
@@ -201,11 +216,7 @@ fn is_over(asked: Revocation) -> impl Condition<FencedLock> {
     move |lock: Option<&FencedLock>| {
         let Some(status) = lock.and_then(|lock| lock.status.as_ref()) else { return lock.is_none() };
         match (&status.revoked, &status.grant) {
-            // An efficiency-only lock waits for no boundary, and an observing one is waited for by none; here they are.
-            (Some(revoked), _) => {
-                let is_elsewhere = |boundary: &BoundaryStatus| boundary.fence.is_some_and(|fence| fence != revoked.epoch);
-                revoked.state == GrantState::Active && !status.boundaries.iter().any(is_elsewhere)
-            }
+            (Some(_), _) => is_everywhere(status),
             (None, Some(grant)) => !asked.names(grant) && grant.state == GrantState::Active,
             (None, None) => true,
         }

@@ -75,6 +75,7 @@ mod tests {
         assert_eq!(standing(&status(7, "Active", "a", 3), &other, None), Standing::Waiting);
     }
 
+    /// E07: a grant that is delivered late, after its successor's, is known to be obsolete before it is used.
     #[test]
     fn a_later_epoch_ends_it_and_is_never_taken_over() {
         let mine = Epoch::new(7).ok();

@@ -574,6 +574,16 @@ mod tests {
         assert_eq!(decision.reserve, None, "the block covers it");
     }
 
+    /// E05: the lease of the old owner had not expired and was renewed a second ago. It is an ownership change all the same: nothing here knows
+    /// when a lease expires.
+    #[test]
+    fn an_owner_that_renewed_a_moment_ago_is_succeeded_like_any_other() {
+        let renewed = |view: LeaseView, second| LeaseView { renew_time: Some(at(second)), duration_seconds: Some(3_600), ..view };
+        let mut lock = Lock::active(7, &renewed(lease("a", 0, 10), 999));
+        lock.sees(&renewed(lease("b", 1, 1_000), 1_000));
+        assert_eq!(lock.granted(), granted(8, "b"));
+    }
+
     #[test]
     fn the_first_owner_gets_epoch_one_and_reserves_a_block() {
         let mut lock = Lock::new();
@@ -657,7 +667,7 @@ mod tests {
         assert!(!lock.would_change(&lease("a", 0, 10)));
     }
 
-    /// B05: the Lease is deleted, then created by another holder or by the same one.
+    /// B05, E02: the Lease is deleted, then created by another holder or by the same one; the old one may still believe that it holds it.
     #[test]
     fn a_deleted_lease_keeps_the_floor_and_a_recreated_one_is_a_new_term() {
         for next in ["a", "b"] {
@@ -916,7 +926,8 @@ mod tests {
         assert_eq!((decision.rolled_back, lock.granted()), (true, granted(45, "a")));
     }
 
-    /// B05: a lock without any status is new or recreated; a fence above it is history and no roll-back.
+    /// B05, E06: a lock without any status is new or recreated, or its numbers began anew; a fence above it is history and no roll-back. The fence is
+    /// never lowered to it.
     #[test]
     fn a_recreated_lock_continues_above_the_fence_without_an_alarm() {
         let mut lock = Lock::new().behind(57, "b");

@@ -15,6 +15,9 @@ pub const PLAUSIBLE_FENCE_LEAD: u64 = 1 << 32;
 /// The largest step that the CRD accepts in `status.epoch`, except to `epochFloor + 1`.
 pub const LARGEST_JUMP: u64 = 1 << 40;
 
+/// The name of the ConfigMap of each namespace that has the reservations of its locks.
+pub const RESERVATIONS: &str = "fencedlock-epochs";
+
 /// The reservation of one lock, as it stands in the namespace's ConfigMap: `<last epoch of the block> <uid of the lock>`.
 /// It outlives the FencedLock, whose status dies with it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,7 +62,7 @@ impl Reservation {
 
     /// What the reservation says about the lock with this uid and status: everything up to the result may have been
     /// issued. 0 when the lock's own status lies inside its own block, because then the status knows better.
-    fn floor_for(&self, uid: &str, status: Option<Epoch>) -> EpochFloor {
+    pub(super) fn floor_for(&self, uid: &str, status: Option<Epoch>) -> EpochFloor {
         let epoch = status.map_or(0, Epoch::get);
         let inside = self.last.saturating_sub(BLOCK) < epoch && epoch <= self.last;
         if self.uid == uid && inside { 0 } else { self.last }

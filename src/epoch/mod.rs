@@ -13,6 +13,7 @@ pub mod mint;
 pub mod pod;
 pub mod recent;
 pub mod recorded;
+pub mod recover;
 pub mod revoke;
 pub mod term;
 

@@ -14,10 +14,8 @@ use super::{
     follow::Key,
     unit::Unit,
 };
+pub(super) use crate::epoch::mint::RESERVATIONS as NAME;
 use crate::epoch::mint::{Reservation, ReservationError};
-
-/// The name of the ConfigMap.
-pub(super) const NAME: &str = "fencedlock-epochs";
 
 /// Whose turn it is to raise a reservation in a namespace: its locks share one ConfigMap, and would conflict with each other.
 #[derive(Debug, Default)]

@@ -23,6 +23,7 @@ mod objects;
 #[path = "../postgres/support/mod.rs"]
 mod pg;
 mod postgres;
+mod recover;
 mod renewals;
 mod revoke;
 mod rights;

@@ -75,7 +75,8 @@ async fn fence_sequence(db: &Db) -> String {
     text(&db.admin, sql).await
 }
 
-/// A writer in an open transaction is named, left alone for a while, and ended: what it had not committed is gone.
+/// D03: a worker that was taken for dead still has its long transaction open. It is named, left alone for a while, and ended: what it had not
+/// committed is gone.
 #[tokio::test]
 async fn an_open_transaction_is_named_and_then_ended() {
     let db = Db::new().await;
@@ -89,6 +90,23 @@ async fn an_open_transaction_is_named_and_then_ended() {
     assert_eq!(activate(&boundary, 8, "b").await, Activation::Activated, "patience is 2 s here");
     assert!(old.batch_execute("commit").await.is_err());
     assert_eq!(text(&db.admin, "select count(*) from t where v = 'stale'").await, "0");
+}
+
+/// E04, F06: an old owner that goes on for as long as it likes, asks nobody, and polls nothing: each of its writes is refused when it is made, the first
+/// one too, on every connection.
+#[tokio::test]
+async fn every_write_of_an_old_owner_is_refused_from_the_first_to_the_last() {
+    let db = Db::new().await;
+    let boundary = db.fenced(7, "a").await;
+    let (old, idle) = (db.claiming(&claim(7, "a")).await, db.claiming(&claim(7, "a")).await);
+    assert_eq!(said(&old, "update t set v = 'mine'").await, "ok");
+    assert_eq!(activate(&boundary, 8, "b").await, Activation::Activated);
+    for n in 0..100 {
+        assert_eq!(said(&old, &format!("update t set v = 'late-{n}'")).await, "FL002", "write {n}");
+    }
+    assert_eq!(said(&idle, "delete from t").await, "FL002", "a connection that was not used before");
+    assert_eq!(said(&db.claiming(&claim(7, "a")).await, "insert into t values (9, 'late')").await, "FL002", "a new one");
+    assert_eq!(text(&db.admin, "select string_agg(distinct v, ' ') || count(*) from t").await, "mine2");
 }
 
 /// While an activation waits, writers of the present owner get through between two attempts.

@@ -137,7 +137,7 @@ async fn a_restored_dump_is_another_fence() {
     assert_eq!(said(&db.claiming(&claim(7, "a")).await, "update t set v = v").await, "FL002");
 }
 
-/// The schema was dropped, or the database moved without it: a new fence, at nobody, that refuses everybody until it is activated.
+/// F10: the fence was forgotten. The schema was dropped, or the database moved without it: a new fence, at nobody, that refuses everybody until it is activated.
 #[tokio::test]
 async fn a_lost_fence_refuses_everybody_until_it_is_activated() {
     let db = Db::new().await;

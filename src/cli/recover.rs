@@ -1,0 +1,236 @@
+//! `fencedlock recover LOCK`: after a restore, makes sure that the next epoch lies above everything that was ever issued, and that no claim from
+//! before is admitted anywhere.
+
+use std::{
+    io::{self, BufRead, IsTerminal, Write},
+    time::Instant,
+};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+    runtime::wait::await_condition,
+};
+use serde_json::json;
+
+use super::{Failure, cluster, revoke, table};
+use crate::{
+    api::{BoundaryType, FencedLock, ShortDuration, WriteBoundary},
+    epoch::{
+        Epoch,
+        grant::Grant,
+        mint::{RESERVATIONS, Reservation},
+        recover::{self, Facts, MARGIN, Plan, Seen},
+    },
+};
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER)]
+pub(super) struct Args {
+    /// The FencedLock
+    lock: String,
+    /// Do it without asking
+    #[arg(long)]
+    yes: bool,
+    /// An epoch that was used, known from elsewhere: a log, a row, another cluster
+    #[arg(long, value_name = "EPOCH", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=recover::MAX_FLOOR))]
+    above: u64,
+    /// How many epochs to leave out for those that nothing remembers
+    #[arg(long, value_name = "N", default_value_t = MARGIN, value_parser = clap::value_parser!(u64).range(1..=recover::MAX_FLOOR))]
+    margin: u64,
+    /// Its namespace; the context's when absent
+    #[arg(long, short, value_name = "NAME")]
+    namespace: Option<String>,
+    /// The kubeconfig's context
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// How long to wait until every boundary is above
+    #[arg(long, value_name = "DURATION", default_value = "1m")]
+    timeout: ShortDuration,
+}
+
+const AFTER: &str = "\
+Run it after every restore of the cluster or of a database behind a boundary, while the writers are
+stopped and the operator runs. It raises spec.epochFloor and, when somebody owns the lock, revokes
+that term: an epoch of nobody is activated everywhere, and the next owner gets one above it.
+Nothing is ever lowered, and running it again does no harm.
+
+Exit codes:
+  0  the next epoch lies above everything; what is left to do is printed
+  1  it was not done: nobody said yes
+  2  usage or tool error, or not finished in time";
+
+/// What is recorded as the reason of the revocation.
+const REASON: &str = "recovery after a restore (fencedlock recover)";
+
+pub(super) fn run(args: &Args) -> Result<u8, Failure> {
+    super::runtime()?.block_on(recover(args))
+}
+
+struct Gathered {
+    lock: FencedLock,
+    reservation: Option<Reservation>,
+    boundaries: Vec<Seen>,
+}
+
+async fn gather(client: &Client, namespace: &str, name: &str) -> Result<Gathered, Failure> {
+    let failed = |what: &str, error: &kube::Error| Failure::Other(format!("{what} in namespace {namespace:?}: {}", cluster::told(error)));
+    let lock = cluster::lock(client, namespace, name).await?;
+    let map = Api::<ConfigMap>::namespaced(client.clone(), namespace).get_opt(RESERVATIONS).await;
+    let map = map.map_err(|error| failed(&format!("ConfigMap {RESERVATIONS:?}"), &error))?;
+    let text = map.and_then(|map| map.data).and_then(|data| data.get(name).cloned());
+    let reservation = text.map(|text| Reservation::parse(&text)).transpose().map_err(|error| {
+        Failure::Other(format!(
+            "ConfigMap {namespace}/{RESERVATIONS}, key {name:?}: {error}: set it right, with a number above every epoch that was used"
+        ))
+    })?;
+    let all = Api::<WriteBoundary>::namespaced(client.clone(), namespace).list(&ListParams::default()).await;
+    let all = all.map_err(|error| failed("WriteBoundaries", &error))?;
+    let seen = |boundary: &WriteBoundary| {
+        let fence = boundary.status.as_ref().and_then(|status| status.fence.as_ref());
+        Seen {
+            name: boundary.name_any(),
+            fence: fence.map(|fence| (fence.epoch, fence.holder.clone())),
+            has_fence: boundary.spec.type_ != BoundaryType::External && !boundary.spec.is_conditional(),
+        }
+    };
+    let boundaries = all.iter().filter(|boundary| boundary.spec.lock_ref.name == name).map(seen).collect();
+    Ok(Gathered { lock, reservation, boundaries })
+}
+
+async fn recover(args: &Args) -> Result<u8, Failure> {
+    let (client, namespace) = cluster::connect(args.context.as_ref(), args.namespace.as_ref()).await?;
+    let what = format!("FencedLock {namespace}/{}", args.lock);
+    let gathered = gather(&client, &namespace, &args.lock).await?;
+    let lock = &gathered.lock;
+    if lock.spec.coordinator.lease.is_none() {
+        return Err(Failure::Other(format!("{what} has an external coordinator and gets no epochs: there is nothing to recover")));
+    }
+    let status = lock.status.clone().unwrap_or_default();
+    let uid = lock.uid().unwrap_or_default();
+    let plan = recover::plan(&Facts {
+        lock_uid: &uid,
+        epoch: status.epoch,
+        floor: lock.spec.epoch_floor,
+        reservation: gathered.reservation.as_ref(),
+        recorded: status.recorded(),
+        boundaries: &gathered.boundaries,
+        above: args.above,
+        margin: args.margin,
+    })
+    .map_err(|error| Failure::Other(format!("{what}: {error}")))?;
+    let grant = status.grant.as_ref().filter(|_| plan.revokes);
+    write!(io::stdout(), "{}", render(&what, &gathered, &plan, grant))?;
+    if !args.yes && !says_yes()? {
+        writeln!(io::stdout(), "Nothing was changed. Say --yes to do it.")?;
+        return Ok(super::FOUND);
+    }
+    let began = Instant::now();
+    let mut spec = json!({"epochFloor": plan.floor});
+    if let Some(grant) = grant {
+        spec["revoke"] = revoke::request(grant, REASON);
+    }
+    let patch = json!({"metadata": {"resourceVersion": lock.resource_version()}, "spec": spec});
+    let api = Api::<FencedLock>::namespaced(client, &namespace);
+    api.patch(&args.lock, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(|error| match &error {
+        kube::Error::Api(status) if status.code == 409 => Failure::Other(format!("{what} was changed meanwhile: run it again")),
+        error => Failure::Other(format!("{what}: {}", cluster::told(error))),
+    })?;
+    writeln!(io::stdout(), "spec.epochFloor is {}", plan.floor)?;
+    if grant.is_none() {
+        write!(io::stdout(), "{}", next_step(&args.lock, &plan))?;
+        return Ok(0);
+    }
+    let is_above = |lock: Option<&FencedLock>| {
+        lock.and_then(|lock| lock.status.as_ref())
+            .is_none_or(|status| status.epoch.is_some_and(|epoch| epoch.get() > plan.floor) && revoke::is_everywhere(status))
+    };
+    match tokio::time::timeout(args.timeout.get(), await_condition(api, &args.lock, is_above)).await {
+        Ok(Ok(Some(lock))) => {
+            let epoch = lock.status.and_then(|status| status.epoch).map_or(0, Epoch::get);
+            let took = began.elapsed().as_secs_f64();
+            writeln!(
+                io::stdout(),
+                "done after {took:.2} s: every write boundary that can refuse is at epoch {epoch}, and admits no claim from before"
+            )?;
+            write!(io::stdout(), "{}", next_step(&args.lock, &plan))?;
+            Ok(0)
+        }
+        Ok(Ok(None)) => Err(Failure::Other(format!("{what} was deleted meanwhile"))),
+        Ok(Err(error)) => Err(Failure::Other(format!("{what} cannot be watched: {error}. What was asked for stands"))),
+        Err(_) => Err(Failure::Other(format!(
+            "{what}: not everywhere after {}. What was asked for stands (is the operator running, does every boundary answer?): fencedlock status {} shows \
+             what becomes of it",
+            args.timeout, args.lock
+        ))),
+    }
+}
+
+fn says_yes() -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    write!(io::stdout(), "Are the writers stopped, and shall it be done? [y/N] ")?;
+    io::stdout().flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn render(what: &str, gathered: &Gathered, plan: &Plan, grant: Option<&Grant>) -> String {
+    let status = gathered.lock.status.clone().unwrap_or_default();
+    let epoch = |epoch: Option<u64>| epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string());
+    let mut rows = vec![
+        vec!["status.epoch".to_owned(), epoch(status.epoch.map(Epoch::get)), "the highest that was minted".to_owned()],
+        vec![
+            "reservation".to_owned(),
+            epoch(gathered.reservation.as_ref().map(|r| r.last)),
+            "the last of the block that is reserved".to_owned(),
+        ],
+        vec!["spec.epochFloor".to_owned(), gathered.lock.spec.epoch_floor.to_string(), "a person's word".to_owned()],
+    ];
+    for boundary in &gathered.boundaries {
+        let says = match &boundary.fence {
+            Some((_, holder)) if holder.is_empty() => "admits nobody".to_owned(),
+            Some((_, holder)) => format!("admits {}", revoke::shown(holder)),
+            None if boundary.has_fence => "has no fence".to_owned(),
+            None => "remembers none".to_owned(),
+        };
+        rows.push(vec![format!("fence of {:?}", boundary.name), epoch(boundary.fence.as_ref().map(|(epoch, _)| epoch.get())), says]);
+    }
+    let signs = if plan.signs.is_empty() {
+        "All of them agree: nothing was restored, or everything was, to one moment.\n".to_owned()
+    } else {
+        plan.signs.iter().map(|sign| format!("- {sign}")).collect::<Vec<_>>().join("\n") + "\n"
+    };
+    let revokes = grant.map_or_else(String::new, |grant| {
+        format!(
+            "- the term of {} (epoch {}) is revoked: it gets no epoch any more, only a new term does\n",
+            revoke::shown(grant.holder.as_str()),
+            grant.epoch
+        )
+    });
+    format!(
+        "{what}: what remembers its epochs\n\n{}\n\n{signs}\nThis will be done, and nothing is lowered:\n- spec.epochFloor is raised to {}: {} above the highest epoch that anything remembers\n{revokes}\n",
+        table::render(&["SOURCE", "EPOCH", "WHAT IT SAYS"], &rows),
+        plan.floor,
+        plan.floor - plan.known,
+    )
+}
+
+fn next_step(lock: &str, plan: &Plan) -> String {
+    let mut lines: Vec<_> = plan
+        .admitted
+        .iter()
+        .map(|(boundary, epoch, holder)| {
+            format!("Boundary {boundary:?} admits {} under epoch {epoch} until the next owner begins.", revoke::shown(holder))
+        })
+        .collect();
+    lines.push(if lines.is_empty() {
+        "Start the writers again: a new term begins, with the next epoch.".to_owned()
+    } else {
+        format!("Before the writers start, begin a term and end it: fencedlock run --lock {lock} -- true")
+    });
+    lines.join("\n") + "\n"
+}
