@@ -381,15 +381,6 @@ pub fn malformed_lock(message: &str, before: &[Condition], generation: Option<i6
     conditions::merge(before, findings, generation, now)
 }
 
-/// What is to be said of a ledger.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reconciled {
-    /// What was said before: this process has not looked yet.
-    Stands,
-    /// This.
-    Said(Finding),
-}
-
 /// Everything that a boundary's conditions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct BoundaryFacts<'a> {
@@ -409,8 +400,8 @@ pub struct BoundaryFacts<'a> {
     pub notes: &'a [String],
     /// `spec.riskAcceptance`, and how far it is from its end.
     pub accepted: Option<(&'a RiskAcceptance, boundary::Term)>,
-    /// The ledger of an external receiver, when it has one.
-    pub reconciled: Option<&'a Reconciled>,
+    /// What is said of the ledger of an external receiver. Without it, what was said of this generation stands.
+    pub reconciled: Option<&'a Finding>,
     /// The object's generation.
     pub generation: Option<i64>,
 }
@@ -430,12 +421,10 @@ pub fn boundary(facts: &BoundaryFacts<'_>, before: &[Condition], now: Timestamp)
     // An external receiver has nothing to install, activate or keep: it has no conditions about that.
     if facts.type_ == BoundaryType::External {
         findings.extend(accepted);
-        if let Some(Reconciled::Said(finding)) = facts.reconciled {
-            findings.push(finding.clone());
-        }
+        findings.extend(facts.reconciled.cloned());
         let mut all = conditions::merge(before, findings, facts.generation, now);
-        if facts.reconciled == Some(&Reconciled::Stands) {
-            all.extend(find(before, on_boundary::RECONCILED).cloned());
+        if facts.reconciled.is_none() {
+            all.extend(find(before, on_boundary::RECONCILED).filter(|c| c.observed_generation == facts.generation).cloned());
         }
         return all;
     }

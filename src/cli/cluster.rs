@@ -8,6 +8,24 @@ use kube::{
 use super::Failure;
 use crate::api::FencedLock;
 
+/// Where the lock is that a command is about.
+#[derive(Debug, clap::Args)]
+pub(super) struct Place {
+    /// Its namespace; the context's when absent
+    #[arg(long, short, value_name = "NAME")]
+    namespace: Option<String>,
+    /// The kubeconfig's context
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+}
+
+impl Place {
+    /// See [`connect`].
+    pub(super) async fn connect(&self) -> Result<(Client, String), Failure> {
+        connect(self.context.as_ref(), self.namespace.as_ref()).await
+    }
+}
+
 /// A client, and the namespace that is meant: the given one, else the context's.
 pub(super) async fn connect(context: Option<&String>, namespace: Option<&String>) -> Result<(Client, String), Failure> {
     let other = |what: &str, error: &dyn std::fmt::Display| Failure::Other(format!("{what}: {error}"));

@@ -10,26 +10,29 @@ use crate::{
 };
 
 /// Which one is wanted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'a> {
-    /// The file, `-` for standard input.
-    pub(super) path: &'a str,
-    /// Its name, when the file has several.
-    pub(super) name: Option<&'a str>,
-    /// The namespace of objects that name none.
-    pub(super) namespace: &'a str,
+#[derive(Debug, clap::Args)]
+pub(super) struct Wanted {
+    /// The file with the WriteBoundary, or - for standard input
+    #[arg(default_value = "-", value_name = "PATH")]
+    path: String,
+    /// Which WriteBoundary, when the file has several
+    #[arg(long, value_name = "NAME")]
+    boundary: Option<String>,
+    /// The namespace of objects that name none
+    #[arg(long, short, default_value = "default", value_name = "NAME")]
+    namespace: String,
 }
 
-impl Wanted<'_> {
+impl Wanted {
     /// Its namespace, name and declaration; `what` says in an error which ones are meant.
     pub(super) fn one(
-        self,
+        &self,
         is_meant: impl Fn(&WriteBoundarySpec) -> bool,
         what: &str,
     ) -> Result<(String, String, WriteBoundarySpec), Failure> {
         let mut read = Vec::new();
         manifests::read(
-            &[self.path.to_owned()],
+            std::slice::from_ref(&self.path),
             &Exclude::default(),
             |chunk| match chunk.text {
                 Text::Document(text) => (chunk.file, manifests::parse(&text, chunk.line)),
@@ -48,14 +51,15 @@ impl Wanted<'_> {
             let text = |pointer: &str| object.pointer(pointer).and_then(serde_json::Value::as_str).map(str::to_owned);
             let name = text("/metadata/name").unwrap_or_default();
             let is_ours = text("/apiVersion").is_some_and(|version| version.split('/').next() == Some(GROUP));
-            if !is_ours || text("/kind").as_deref() != Some("WriteBoundary") || self.name.is_some_and(|wanted| *wanted != name) {
+            if !is_ours || text("/kind").as_deref() != Some("WriteBoundary") || self.boundary.as_ref().is_some_and(|wanted| *wanted != name)
+            {
                 continue;
             }
             let failed = |error: &dyn std::fmt::Display| Failure::Other(format!("{file}:{line}: WriteBoundary {name:?}: {error}"));
             if let Some(error) = schema::check("WriteBoundary", &object).first() {
                 return Err(failed(error));
             }
-            let namespace = text("/metadata/namespace").unwrap_or_else(|| self.namespace.to_owned());
+            let namespace = text("/metadata/namespace").unwrap_or_else(|| self.namespace.clone());
             let boundary: WriteBoundary = serde_json::from_value(object).map_err(|error| failed(&error))?;
             if is_meant(&boundary.spec) {
                 found.push((namespace, name, boundary.spec));

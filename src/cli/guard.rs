@@ -3,12 +3,12 @@
 
 use std::io::{self, Write};
 
-use super::{Failure, declared::Wanted};
+use super::{Failure, database::Database, declared::Wanted};
 use crate::{
     api::{BoundaryType, GuardMode, WriteBoundarySpec},
     boundary::{
         is_built_in,
-        postgres::{self, Access, Which},
+        postgres::{self, Which},
     },
 };
 
@@ -28,18 +28,11 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Print {
-    /// The file with the WriteBoundary, or - for standard input
-    #[arg(default_value = "-", value_name = "PATH")]
-    path: String,
     /// The role with which the operator connects
     #[arg(long, value_name = "ROLE")]
     operator_role: String,
-    /// Which WriteBoundary, when the file has several
-    #[arg(long, value_name = "NAME")]
-    boundary: Option<String>,
-    /// The namespace of objects that name none
-    #[arg(long, short, default_value = "default", value_name = "NAME")]
-    namespace: String,
+    #[command(flatten)]
+    wanted: Wanted,
 }
 
 #[derive(Debug, clap::Args)]
@@ -52,9 +45,8 @@ struct Remove {
     /// Do it, and do not only say what would be done
     #[arg(long)]
     yes: bool,
-    /// A URL of a role that owns the tables
-    #[arg(long, env = "FENCEDLOCK_DATABASE_URL", hide_env_values = true, hide = true)]
-    url: Option<String>,
+    #[command(flatten)]
+    database: Database,
 }
 
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
@@ -66,8 +58,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
 
 fn print(args: &Print) -> Result<u8, Failure> {
     let is_meant = |spec: &WriteBoundarySpec| spec.type_ == BoundaryType::Postgres && is_built_in(spec) && !spec.is_conditional();
-    let wanted = Wanted { path: &args.path, name: args.boundary.as_deref(), namespace: &args.namespace };
-    let (namespace, name, spec) = &wanted.one(is_meant, "of type Postgres in it whose guard fencedlock installs")?;
+    let (namespace, name, spec) = &args.wanted.one(is_meant, "of type Postgres in it whose guard fencedlock installs")?;
     let Some(declared) = &spec.postgres else { return Ok(0) };
     let mode = spec.mode.unwrap_or(GuardMode::Observe);
     let which = Which { namespace, boundary: name, lock: &spec.lock_ref.name, uid: "", generation: 0 };
@@ -81,11 +72,7 @@ fn print(args: &Print) -> Result<u8, Failure> {
 }
 
 async fn remove(args: &Remove) -> Result<u8, Failure> {
-    let url = args.url.clone().ok_or_else(|| {
-        Failure::Other(
-            "set FENCEDLOCK_DATABASE_URL to a URL of a role that owns the tables; on the command line others could read it".into(),
-        )
-    })?;
+    let access = args.database.access("a role that owns the tables")?;
     let name = format!("{}/{}", args.namespace, args.boundary);
     if !args.yes {
         writeln!(
@@ -95,7 +82,6 @@ async fn remove(args: &Remove) -> Result<u8, Failure> {
         )?;
         return Ok(super::FOUND);
     }
-    let access = Access::Given { url, authorities: None };
     let removed = postgres::remove(&access, &args.namespace, &args.boundary).await;
     let open = removed.map_err(|error| Failure::Other(error.to_string()))?;
     if open.is_empty() {

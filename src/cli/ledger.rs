@@ -6,10 +6,10 @@ use std::io::{self, Write};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use kube::{Api, ResourceExt, api::ListParams};
 
-use super::{Failure, as_reason, cluster, declared::Wanted, table};
+use super::{Failure, as_reason, cluster, database::Database, declared::Wanted, table};
 use crate::{
     api::{Ledger, WriteBoundary, WriteBoundarySpec, conditions::printable, conditions::shorten},
-    boundary::{BackendError, postgres::Access},
+    boundary::BackendError,
     ledger::{
         Place, Roles,
         client::Effect,
@@ -35,9 +35,6 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Print {
-    /// The file with the WriteBoundary, or - for standard input
-    #[arg(default_value = "-", value_name = "PATH")]
-    path: String,
     /// A role that workers connect with; may be repeated
     #[arg(long, value_name = "ROLE", required = true)]
     writer_role: Vec<String>,
@@ -47,12 +44,8 @@ struct Print {
     /// The role with which the operator connects: it only looks
     #[arg(long, value_name = "ROLE")]
     operator_role: Vec<String>,
-    /// Which WriteBoundary, when the file has several
-    #[arg(long, value_name = "NAME")]
-    boundary: Option<String>,
-    /// The namespace of objects that name none
-    #[arg(long, short, default_value = "default", value_name = "NAME")]
-    namespace: String,
+    #[command(flatten)]
+    wanted: Wanted,
 }
 
 /// Which ledger.
@@ -63,15 +56,10 @@ struct Target {
     /// Which of its WriteBoundaries, when several have a ledger
     #[arg(long, value_name = "NAME")]
     boundary: Option<String>,
-    /// Its namespace; the context's when absent
-    #[arg(long, short, value_name = "NAME")]
-    namespace: Option<String>,
-    /// The kubeconfig's context
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
-    /// A URL of a role that may look, or settle
-    #[arg(long, env = "FENCEDLOCK_DATABASE_URL", hide_env_values = true, hide = true)]
-    url: Option<String>,
+    #[command(flatten)]
+    place: cluster::Place,
+    #[command(flatten)]
+    database: Database,
 }
 
 #[derive(Debug, clap::Args)]
@@ -137,8 +125,7 @@ fn declared(spec: &WriteBoundarySpec) -> Option<&Ledger> {
 }
 
 fn print(args: &Print) -> Result<u8, Failure> {
-    let wanted = Wanted { path: &args.path, name: args.boundary.as_deref(), namespace: &args.namespace };
-    let (namespace, name, spec) = wanted.one(|spec| declared(spec).is_some(), "with spec.external.ledger in it")?;
+    let (namespace, name, spec) = args.wanted.one(|spec| declared(spec).is_some(), "with spec.external.ledger in it")?;
     let Some(ledger) = declared(&spec) else { return Ok(0) };
     let place = place(ledger, &namespace, &spec.lock_ref.name)?;
     let roles = Roles { writers: &args.writer_role, settlers: &args.settler_role, readers: &args.operator_role };
@@ -158,10 +145,8 @@ fn place(ledger: &Ledger, namespace: &str, lock: &str) -> Result<Place, Failure>
 
 /// A session with the ledger's database, and the epoch of the grant that the lock has now.
 async fn open(target: &Target) -> Result<(Reader, Option<u64>), Failure> {
-    let url = target.url.clone().ok_or_else(|| {
-        Failure::Other("set FENCEDLOCK_DATABASE_URL to a URL of the ledger's database; on the command line others could read it".into())
-    })?;
-    let (client, namespace) = cluster::connect(target.context.as_ref(), target.namespace.as_ref()).await?;
+    let access = target.database.access("the ledger's database")?;
+    let (client, namespace) = target.place.connect().await?;
     let lock = cluster::lock(&client, &namespace, &target.lock).await?;
     let all = Api::<WriteBoundary>::namespaced(client, &namespace).list(&ListParams::default()).await;
     let all = all.map_err(|error| Failure::Other(format!("WriteBoundaries in namespace {namespace:?}: {}", cluster::told(&error))))?;
@@ -181,7 +166,7 @@ async fn open(target: &Target) -> Result<(Reader, Option<u64>), Failure> {
     let what = format!("FencedLock {namespace}/{}", target.lock);
     let ledger = ledger.ok_or_else(|| Failure::Other(format!("{what} has no such WriteBoundary with spec.external.ledger")))?;
     let place = place(ledger, &namespace, &target.lock)?;
-    let reader = Reader::connect(&Access::Given { url, authorities: None }, place).await.map_err(|error| failed(&error))?;
+    let reader = Reader::connect(&access, place).await.map_err(|error| failed(&error))?;
     Ok((reader, lock.status.and_then(|status| status.grant).map(|grant| grant.epoch.get())))
 }
 

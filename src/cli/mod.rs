@@ -6,6 +6,7 @@ mod audit;
 mod cluster;
 mod completions;
 mod crds;
+mod database;
 mod declared;
 mod guard;
 mod ledger;

@@ -39,12 +39,8 @@ pub(super) struct Args {
     /// How many epochs to leave out for those that nothing remembers
     #[arg(long, value_name = "N", default_value_t = MARGIN, value_parser = clap::value_parser!(u64).range(1..=recover::MAX_FLOOR))]
     margin: u64,
-    /// Its namespace; the context's when absent
-    #[arg(long, short, value_name = "NAME")]
-    namespace: Option<String>,
-    /// The kubeconfig's context
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
+    #[command(flatten)]
+    place: cluster::Place,
     /// How long to wait until every boundary is above
     #[arg(long, value_name = "DURATION", default_value = "1m")]
     timeout: ShortDuration,
@@ -100,7 +96,7 @@ async fn gather(client: &Client, namespace: &str, name: &str) -> Result<Gathered
 }
 
 async fn recover(args: &Args) -> Result<u8, Failure> {
-    let (client, namespace) = cluster::connect(args.context.as_ref(), args.namespace.as_ref()).await?;
+    let (client, namespace) = args.place.connect().await?;
     let what = format!("FencedLock {namespace}/{}", args.lock);
     let gathered = gather(&client, &namespace, &args.lock).await?;
     let lock = &gathered.lock;

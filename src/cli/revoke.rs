@@ -36,12 +36,8 @@ pub(super) struct Args {
     /// Why, for whoever reads the status and the Events
     #[arg(long, value_name = "TEXT", value_parser = as_reason)]
     reason: String,
-    /// Its namespace; the context's when absent
-    #[arg(long, short, value_name = "NAME")]
-    namespace: Option<String>,
-    /// The kubeconfig's context
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
+    #[command(flatten)]
+    place: cluster::Place,
     /// How long to wait until no boundary admits the owner any more. The request stands also after that
     #[arg(long, value_name = "DURATION", default_value = "1m")]
     timeout: ShortDuration,
@@ -61,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
 }
 
 async fn revoke(args: &Args) -> Result<u8, Failure> {
-    let (client, namespace) = cluster::connect(args.context.as_ref(), args.namespace.as_ref()).await?;
+    let (client, namespace) = args.place.connect().await?;
     let what = format!("FencedLock {namespace}/{}", args.lock);
     let target = Target { what, name: &args.lock, api: Api::namespaced(client.clone(), &namespace), client, namespace: &namespace };
     let began = Instant::now();

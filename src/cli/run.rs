@@ -50,12 +50,8 @@ pub(super) struct Args {
     /// The FencedLock
     #[arg(long, value_name = "NAME")]
     lock: String,
-    /// Its namespace; the context's when absent
-    #[arg(long, short, value_name = "NAME")]
-    namespace: Option<String>,
-    /// The kubeconfig's context
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
+    #[command(flatten)]
+    place: cluster::Place,
     /// Who this process is in the Lease. Must differ at each start; made from the pod's or host's name when absent
     #[arg(long, value_name = "TEXT")]
     identity: Option<String>,
@@ -105,7 +101,7 @@ fn say(text: &str) {
 async fn hold_and_run(args: &Args) -> Result<u8, Failure> {
     let timing = Timing::new(args.lease_duration.get(), args.renew_deadline.get(), args.retry_period.get())
         .map_err(|error| Failure::Other(error.to_string()))?;
-    let (client, namespace) = cluster::connect(args.context.as_ref(), args.namespace.as_ref()).await?;
+    let (client, namespace) = args.place.connect().await?;
     let lease = lease_of(&client, &namespace, &args.lock).await?;
     let identity = args.identity.clone().map_or_else(|| super::operator::identity(&host()), Ok)?;
     let holder = Holder::new(&identity).map_err(|error| Failure::Other(format!("--identity: {error}")))?;

@@ -250,10 +250,10 @@ impl Ledger {
     }
 
     async fn about(&self, client: &mut Client, function: &str, attempt: &Attempt, more: &[&(dyn ToSql + Sync)]) -> Result<(), LedgerError> {
-        let holders = ["", ", $3", ", $3, $4"][more.len().min(2)];
-        let sql = format!("select {}($1, $2{holders})::text", self.place.function(function));
         let mut given: Vec<&(dyn ToSql + Sync)> = vec![&attempt.work_item, &attempt.number];
         given.extend_from_slice(more);
+        let places = (1..=given.len()).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ");
+        let sql = format!("select {}({places})::text", self.place.function(function));
         self.step(client, &sql, &given).await.map(|_| ())
     }
 

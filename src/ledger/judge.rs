@@ -12,14 +12,14 @@ use crate::api::{
 pub const UNKNOWN_AFTER: Duration = Duration::from_mins(15);
 
 /// What is known of a ledger.
-#[derive(Clone, Copy, Debug)]
-pub enum Seen<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
     /// Nothing yet.
     NotYet,
     /// It could not be read.
-    Unreadable(&'a str),
+    Unreadable(String),
     /// What it shows.
-    Counts(&'a Counts),
+    Counts(Counts),
 }
 
 /// Everything that the condition rests on.
@@ -30,7 +30,7 @@ pub struct Facts<'a> {
     /// The triggers of the enforcing guards that the lock's other boundaries declare on the table.
     pub guards: &'a [String],
     /// What was seen.
-    pub seen: Seen<'a>,
+    pub seen: &'a Seen,
 }
 
 /// How long an outcome may be unknown.
@@ -99,14 +99,14 @@ mod tests {
         let both = Counts { repeated: 1, ..overdue.clone() };
         for (seen, wanted) in [
             (Seen::NotYet, (Truth::Unknown, reason::LEDGER_UNREAD)),
-            (Seen::Unreadable("gone"), (Truth::Unknown, reason::LEDGER_UNREAD)),
-            (Seen::Counts(&fine), (Truth::True, reason::RECONCILED)),
-            (Seen::Counts(&overdue), (Truth::False, reason::OUTCOMES_UNKNOWN)),
-            (Seen::Counts(&repeated), (Truth::False, reason::SENT_MORE_THAN_ONCE)),
-            (Seen::Counts(&both), (Truth::False, reason::OUTCOMES_UNKNOWN)),
-            (Seen::Counts(&stray), (Truth::False, reason::LEDGER_NOT_FENCED)),
+            (Seen::Unreadable("gone".into()), (Truth::Unknown, reason::LEDGER_UNREAD)),
+            (Seen::Counts(fine.clone()), (Truth::True, reason::RECONCILED)),
+            (Seen::Counts(overdue.clone()), (Truth::False, reason::OUTCOMES_UNKNOWN)),
+            (Seen::Counts(repeated), (Truth::False, reason::SENT_MORE_THAN_ONCE)),
+            (Seen::Counts(both), (Truth::False, reason::OUTCOMES_UNKNOWN)),
+            (Seen::Counts(stray), (Truth::False, reason::LEDGER_NOT_FENCED)),
         ] {
-            let finding = reconciled(&Facts { ledger: &ledger, guards: &guards, seen });
+            let finding = reconciled(&Facts { ledger: &ledger, guards: &guards, seen: &seen });
             assert_eq!((finding.status, finding.reason), wanted, "{seen:?}");
         }
     }

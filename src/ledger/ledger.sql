@@ -61,7 +61,8 @@ create or replace view @repeated@ as
             from @operations@ where sent_at is not null and state <> 'failed' and work_item in (select a.work_item from @table@ a where a.attempt > 1)) o
    group by work_item having count(*) > 1 and count(*) filter (where settled_at > last_sent) < count(*);
 
-create or replace function @owner@(out epoch bigint, out holder text)
+-- Who the caller is, once it is certain that it owns the lock and is alone at the work item until its transaction ends.
+create or replace function @owner@(item text, out epoch bigint, out holder text)
   language plpgsql set search_path = pg_catalog, pg_temp as $body$
 declare claimed text;
 begin
@@ -78,6 +79,8 @@ begin
   end if;
   -- The guard judges the claim, and keeps the next owner out until this transaction ends.
   update @table@ set state = state where false;
+  -- Other threads that are at this work item, and people who settle it, wait.
+  perform pg_advisory_xact_lock(hashtextextended(item, @table_oid@::oid::bigint));
   select substr(c, length(@prefix@) + 1) into claimed
     from unnest(string_to_array(current_setting('fencedlock.claim', true), chr(10))) c where starts_with(c, @prefix@) limit 1;
   if claimed is null then
@@ -96,9 +99,7 @@ create or replace function @begin@(item text, key text default null, ttl interva
 #variable_conflict use_column
 declare me record; last @table@; open @operations@; settled @operations@;
 begin
-  select * into me from @owner@();
-  -- Others that begin this work item, and people who settle it, wait.
-  perform pg_advisory_xact_lock(hashtextextended(item, @table_oid@::oid::bigint));
+  select * into me from @owner@(item);
   select * into last from @table@ o where o.work_item = item order by o.attempt desc limit 1;
   -- Every attempt counts: what is found out about an early one may come late.
   select * into open from @operations@ o where o.work_item = item and o.unsettled order by o.attempt desc limit 1;
@@ -132,7 +133,7 @@ create or replace function @sent@(item text, which int) returns void
 #variable_conflict use_column
 declare me record;
 begin
-  select * into me from @owner@();
+  select * into me from @owner@(item);
   update @table@ o set state = 'sent', sends = 1, sent_at = clock_timestamp(), first_sent_at = clock_timestamp(), epoch = me.epoch, holder = me.holder
    where o.work_item = item and o.attempt = which and o.state = 'intent' and o.epoch = me.epoch and o.holder = me.holder;
   if not found then
@@ -147,8 +148,7 @@ create or replace function @resent@(item text, which int) returns text
 #variable_conflict use_column
 declare me record; now_key text;
 begin
-  select * into me from @owner@();
-  perform pg_advisory_xact_lock(hashtextextended(item, @table_oid@::oid::bigint));
+  select * into me from @owner@(item);
   update @table@ o set state = 'sent', sends = o.sends + 1, sent_at = clock_timestamp(), epoch = me.epoch, holder = me.holder, ended_at = null
    where o.work_item = item and o.attempt = which and o.state in ('sent', 'unknown') and o.idempotency_key is not null
      and (o.key_ttl is null or clock_timestamp() < o.first_sent_at + o.key_ttl)
@@ -166,11 +166,10 @@ create or replace function @ended@(item text, which int, outcome text, said text
   language plpgsql set search_path = pg_catalog, pg_temp as $body$
 #variable_conflict use_column
 begin
-  perform @owner@();
+  perform @owner@(item);
   if outcome is null or outcome not in ('confirmed', 'failed', 'unknown') then
     raise exception using errcode = '22023', message = format('fencedlock: an outcome is confirmed, failed or unknown, and not %s', coalesce(outcome, 'null'));
   end if;
-  perform pg_advisory_xact_lock(hashtextextended(item, @table_oid@::oid::bigint));
   -- Also where somebody settled it meanwhile: then both are on record, and the view says when they differ. That it happened counts more than an
   -- owner's look before. That it failed says nothing about a packet that was sent earlier.
   update @table@ o set state = case when outcome = 'failed' and o.sends > 1 then 'unknown' else outcome end, effect = null, answer = said,
@@ -189,8 +188,7 @@ create or replace function @reconciled@(item text, which int, known text, reason
 #variable_conflict use_column
 declare me record;
 begin
-  select * into me from @owner@();
-  perform pg_advisory_xact_lock(hashtextextended(item, @table_oid@::oid::bigint));
+  select * into me from @owner@(item);
   update @table@ o set state = 'reconciled', effect = known, answer = reason, epoch = me.epoch, holder = me.holder, ended_at = clock_timestamp()
    where o.work_item = item and o.attempt = which and o.state in ('sent', 'unknown')
      and not exists (select from @settlements@ s where s.work_item = item and s.attempt = which);
@@ -211,5 +209,5 @@ begin
   insert into @settlements@ (work_item, attempt, effect, settled_by, why) values (item, which, known, who, reason);
 end $body$;
 
-revoke all on function @owner@(), @begin@(text, text, interval, jsonb), @sent@(text, int), @resent@(text, int), @ended@(text, int, text, text),
+revoke all on function @owner@(text), @begin@(text, text, interval, jsonb), @sent@(text, int), @resent@(text, int), @ended@(text, int, text, text),
   @reconciled@(text, int, text, text), @settle@(text, int, text, text, text) from public;

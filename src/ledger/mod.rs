@@ -29,7 +29,7 @@ const RELATIONS: [(&str, &str); 7] = [
 ];
 /// The functions, with their arguments and whose they are.
 const FUNCTIONS: [(&str, &str, For); 7] = [
-    ("owner", "", For::Writers),
+    ("owner", "text", For::Writers),
     ("begin", "text, text, interval, jsonb", For::Writers),
     ("sent", "text, int", For::Writers),
     ("resent", "text, int", For::Writers),
@@ -45,6 +45,8 @@ enum For {
     Writers,
     /// People who find out what became of an operation.
     Settlers,
+    /// Whoever only looks.
+    Readers,
 }
 
 /// Where a ledger is, and whose it is.
@@ -112,25 +114,25 @@ impl Place {
         sql = sql.replace("@table_oid@", &oid).replace("@lock@", &escape_literal(&self.lock));
         sql = sql.replace("@prefix@", &escape_literal(&claim::prefix(&self.lock)));
         let (schema, views) = (escape_identifier(&self.schema), format!("{}, {}", self.object("_operations"), self.object("_repeated")));
-        let granted = [(roles.writers, Some(For::Writers)), (roles.settlers, Some(For::Settlers)), (roles.readers, None)];
+        let granted = [(roles.writers, For::Writers), (roles.settlers, For::Settlers), (roles.readers, For::Readers)];
         let mut grants = Vec::new();
         for (role, whose) in granted.iter().flat_map(|(roles, whose)| roles.iter().map(move |role| (escape_identifier(role), *whose))) {
             grants.push(format!("grant usage on schema {schema} to {role};\ngrant select on {views} to {role};"));
             match whose {
-                Some(For::Writers) => {
+                For::Writers => {
                     grants.push(format!("grant select, insert, update on {} to {role};", self.object("")));
                     grants.push(format!("grant select on {} to {role};", self.object("_settlements")));
                 }
                 // Who it was and when is the server's word.
-                Some(For::Settlers) => {
+                For::Settlers => {
                     grants.push(format!(
                         "grant insert (work_item, attempt, effect, settled_by, why) on {} to {role};",
                         self.object("_settlements")
                     ));
                 }
-                None => {}
+                For::Readers => {}
             }
-            for (name, arguments, _) in FUNCTIONS.iter().filter(|(.., of)| Some(*of) == whose) {
+            for (name, arguments, _) in FUNCTIONS.iter().filter(|(.., of)| *of == whose) {
                 grants.push(format!("grant execute on function {}({arguments}) to {role};", self.function(name)));
             }
         }

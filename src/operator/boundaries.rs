@@ -91,14 +91,10 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
         // What was activated does not stand any more: the lock's next pass activates it again.
         unit.activations.forget(key);
     }
-    let status = next_status(
-        unit,
-        boundary,
-        lock,
-        &Judged { verdict: &judged, evidence: &evidence, side: &side, reconciled: ledger.as_ref().map(|(said, _)| said) },
-        now,
-    );
     let orphans = unit.proofs.last(boundary).map_or_else(Vec::new, |examined| orphans::sentences(unit, &examined.others));
+    let reconciled = ledger.as_ref().and_then(|(said, _)| said.as_ref());
+    let by = Judged { verdict: &judged, evidence: &evidence, side: &side, orphans: &orphans, reconciled };
+    let status = next_status(unit, boundary, lock, &by, now);
     let told = announce::News { rolled_back: rolled_back.as_deref(), void: news.void.as_deref(), refused: news.refused, orphans: &orphans };
     let announcements = announce::boundary(boundary.status.as_ref(), &status, &told);
     if boundary.status.as_ref() != Some(&status) {
@@ -178,7 +174,9 @@ struct Judged<'a> {
     verdict: &'a judging::Judgement,
     evidence: &'a Evidence,
     side: &'a LockSide,
-    reconciled: Option<&'a texts::Reconciled>,
+    /// What there is to say about guards in the same database whose boundary is not there.
+    orphans: &'a [String],
+    reconciled: Option<&'a Finding>,
 }
 
 fn next_status(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>, by: &Judged<'_>, now: Timestamp) -> WriteBoundaryStatus {
@@ -191,7 +189,7 @@ fn next_status(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>,
         _ => before.limits.clone(),
     };
     let mut notes = last.as_ref().map_or_else(Vec::new, |examined| examined.notes.clone());
-    notes.extend(last.as_ref().map_or_else(Vec::new, |examined| orphans::sentences(unit, &examined.others)));
+    notes.extend_from_slice(by.orphans);
     let facts = texts::BoundaryFacts {
         type_: boundary.spec.type_,
         judged,

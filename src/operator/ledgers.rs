@@ -15,10 +15,9 @@ use super::{
 };
 use crate::{
     api::{
-        GuardMode, Ledger, WriteBoundary,
+        BoundaryType, GuardMode, Ledger, WriteBoundary,
         conditions::{Finding, boundary as on_boundary, find, reason},
     },
-    audit::conditions::Reconciled,
     boundary::{BackendError, postgres},
     ledger::{
         Place,
@@ -37,8 +36,7 @@ struct Known {
     /// Counts the reads, so that each is asked for once.
     round: u64,
     due: Instant,
-    counts: Option<Counts>,
-    failure: Option<String>,
+    seen: Seen,
 }
 
 /// What is known of all ledgers of a unit.
@@ -48,20 +46,25 @@ pub(super) struct Ledgers {
     jobs: Jobs<Key, (Declared, u64), Counts>,
 }
 
-/// What one pass learnt of a ledger, and when to come again.
-pub(super) type Looked = (Reconciled, Duration);
+/// What is to be said of a ledger, unless what was said before stands; and when to come again.
+pub(super) type Looked = (Option<Finding>, Duration);
 
 impl Ledgers {
     /// What is open in all of them, by the reason that the condition has for it.
     pub(super) fn open(&self) -> [(&'static str, u64); 3] {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let sum = |of: fn(&Counts) -> u64| known.values().filter_map(|known| known.counts.as_ref()).map(of).fold(0, u64::saturating_add);
-        let unread = known.values().filter(|known| known.failure.is_some()).count();
-        [
-            (reason::OUTCOMES_UNKNOWN, sum(|counts| counts.overdue)),
-            (reason::SENT_MORE_THAN_ONCE, sum(|counts| counts.repeated)),
-            (reason::LEDGER_UNREAD, u64::try_from(unread).unwrap_or(u64::MAX)),
-        ]
+        let mut open = [(reason::OUTCOMES_UNKNOWN, 0), (reason::SENT_MORE_THAN_ONCE, 0), (reason::LEDGER_UNREAD, 0u64)];
+        for known in known.values() {
+            let of = match &known.seen {
+                Seen::NotYet => [0, 0, 0],
+                Seen::Unreadable(_) => [0, 0, 1],
+                Seen::Counts(counts) => [counts.overdue, counts.repeated, 0],
+            };
+            for ((_, sum), more) in open.iter_mut().zip(of) {
+                *sum = sum.saturating_add(more);
+            }
+        }
+        open
     }
 
     /// Forgets a boundary that is gone, or has no ledger any more.
@@ -71,9 +74,9 @@ impl Ledgers {
     }
 
     /// Takes in a read that ended, begins one that is due.
-    fn drive(&self, unit: &Unit, key: &Key, boundary: &WriteBoundary, ledger: &Ledger) -> (Option<Counts>, Option<String>, Duration) {
+    fn drive(&self, unit: &Unit, key: &Key, boundary: &WriteBoundary, ledger: &Ledger) -> (Seen, Duration) {
         let limit = unit.settings.proof_timeout;
-        let fresh = || Known { declared: declared(boundary), round: 0, due: Instant::now(), counts: None, failure: None };
+        let fresh = || Known { declared: declared(boundary), round: 0, due: Instant::now(), seen: Seen::NotYet };
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.entry(key.clone()).or_insert_with(fresh);
         if known.declared != declared(boundary) {
@@ -84,20 +87,20 @@ impl Ledgers {
             Some(Progress::Done(counts)) => {
                 let next = counts.next.map_or(Duration::MAX, |next| next.max(AT_LEAST));
                 known.due = Instant::now() + interval(&boundary.spec).min(next);
-                (known.counts, known.failure, known.round) = (Some(counts), None, known.round + 1);
+                (known.seen, known.round) = (Seen::Counts(counts), known.round + 1);
                 self.jobs.forget(key);
                 known.due.saturating_duration_since(Instant::now())
             }
             Some(Progress::Failed(why, wait)) => {
                 // What was counted before says nothing about now.
-                (known.failure, known.counts) = (Some(why), None);
+                known.seen = Seen::Unreadable(why);
                 wait
             }
             Some(Progress::Running) => limit,
             None => known.due.saturating_duration_since(Instant::now()),
         };
         if !wait.is_zero() {
-            return (known.counts.clone(), known.failure.clone(), wait);
+            return (known.seen.clone(), wait);
         }
         let place = Place::new(&ledger.schema, &ledger.table, &key.0, &boundary.spec.lock_ref.name);
         let access = unit.backends.ledger(boundary);
@@ -111,34 +114,26 @@ impl Ledgers {
         };
         let (queue, own) = (unit.boundary_queue.clone(), key.clone());
         self.jobs.ask(key, &(known.declared.clone(), known.round), work, move || queue.push(&own));
-        (known.counts.clone(), known.failure.clone(), limit)
+        (known.seen.clone(), limit)
     }
 }
 
 /// What is to be said of a boundary's ledger; `None` when none is declared.
 pub(super) fn look(unit: &Unit, key: &Key, boundary: &WriteBoundary) -> Option<Looked> {
     let Some(ledger) = boundary.spec.external.as_ref().and_then(|external| external.ledger.as_ref()) else {
-        unit.ledgers.forget(key);
+        // Only a receiver outside can have had one.
+        if boundary.spec.type_ == BoundaryType::External {
+            unit.ledgers.forget(key);
+        }
         return None;
     };
-    let (counts, failure, wait) = unit.ledgers.drive(unit, key, boundary, ledger);
-    let seen = match (&failure, &counts) {
-        (Some(why), _) => Seen::Unreadable(why),
-        (None, Some(counts)) => Seen::Counts(counts),
-        (None, None) => Seen::NotYet,
-    };
+    let (seen, wait) = unit.ledgers.drive(unit, key, boundary, ledger);
     let was_said = boundary.status.as_ref().and_then(|status| find(&status.conditions, on_boundary::RECONCILED));
     let stands = was_said.is_some_and(|c| c.observed_generation == boundary.metadata.generation && c.reason != reason::LEDGER_UNREAD);
-    if seen_nothing(seen) && stands {
-        // Before this process looked, what another one said stands.
-        return Some((Reconciled::Stands, wait));
-    }
-    let finding: Finding = judge::reconciled(&Facts { ledger, guards: &guards(unit, key, boundary, ledger), seen });
-    Some((Reconciled::Said(finding), wait))
-}
-
-const fn seen_nothing(seen: Seen<'_>) -> bool {
-    matches!(seen, Seen::NotYet)
+    // Before this process looked, what another one said stands.
+    let says = !(seen == Seen::NotYet && stands);
+    let finding = || judge::reconciled(&Facts { ledger, guards: &guards(unit, key, boundary, ledger), seen: &seen });
+    Some((says.then(finding), wait))
 }
 
 /// The triggers of the guards that refuse, by which other boundaries of the lock fence the ledger's table.

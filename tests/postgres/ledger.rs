@@ -497,7 +497,7 @@ async fn a_repeat_hides_nothing() {
     worker.ledger.ended(&mut worker.client, &attempt, &Outcome::Failed("402".into())).await.unwrap();
     assert_eq!(text(&books.db.admin, "select state || ' ' || answer from charges").await, "unknown 402");
     let durable =
-        "begin; set local fencedlock.claim = 'team/writer=1@a'; select charges_owner(); select current_setting('synchronous_commit')";
+        "begin; set local fencedlock.claim = 'team/writer=1@a'; select charges_owner('x'); select current_setting('synchronous_commit')";
     let rows = worker.client.simple_query(durable).await.unwrap();
     let last = rows.iter().rev().find_map(|row| if let tokio_postgres::SimpleQueryMessage::Row(row) = row { row.get(0) } else { None });
     assert_eq!(last, Some("on"));

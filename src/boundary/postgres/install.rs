@@ -5,7 +5,7 @@ use tokio_postgres::{GenericClient, types::Oid};
 use super::{
     connect::{Session, failed},
     guard::{BY_HAND, Declaration, Table, read, record},
-    names::{Names, SCHEMA, Template},
+    names::{self, Names, SCHEMA, Template},
 };
 use crate::{
     api::{GuardMode, PostgresTable},
@@ -160,7 +160,7 @@ fn canary(template: &Template, writers: &[String]) -> String {
 pub(super) async fn shared(client: &impl GenericClient, template: &Template, tables: &[Table]) -> Result<Option<String>, BackendError> {
     for table in tables {
         for trigger in &table.others {
-            let fence = format!("{}_fence", trigger.trim_start_matches("fencedlock_"));
+            let fence = names::fence_of(trigger);
             let there = format!("select boundary, lock from {SCHEMA}.{}", postgres_protocol::escape::escape_identifier(&fence));
             let other = client.query_opt(&there, &[]).await.ok().flatten();
             let (boundary, lock): (String, String) = other.map_or_else(Default::default, |row| (row.get(0), row.get(1)));

@@ -20,6 +20,14 @@ pub(super) struct Names {
     base: String,
 }
 
+/// What the name of every guard's trigger begins with.
+pub(super) const TRIGGER: &str = "fencedlock_";
+
+/// The plain name of the fence that a trigger belongs to.
+pub(super) fn fence_of(trigger: &str) -> String {
+    format!("{}_fence", trigger.strip_prefix(TRIGGER).unwrap_or(trigger))
+}
+
 /// The functions of a guard, by the end of their names.
 pub(super) const FUNCTIONS: [&str; 3] = ["guard", "judge", "activate"];
 const RELATIONS: [&str; 5] = ["fence", "epoch", "claim", "refused", "seen"];
@@ -57,7 +65,7 @@ impl Names {
 
     /// The name of the trigger on guarded tables.
     pub(super) fn trigger(&self) -> String {
-        format!("fencedlock_{}", self.base)
+        format!("{TRIGGER}{}", self.base)
     }
 
     /// What a claim for this lock begins with.
