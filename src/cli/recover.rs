@@ -3,7 +3,7 @@
 
 use std::{
     io::{self, BufRead, IsTerminal, Write},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -13,12 +13,18 @@ use kube::{
     runtime::wait::await_condition,
 };
 use serde_json::json;
+use tokio::{sync::watch, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
 
 use super::{Failure, cluster, revoke, table};
 use crate::{
     api::{BoundaryType, FencedLock, ShortDuration, WriteBoundary},
+    client::{
+        acquire::Timing,
+        hold::{Hold, Lock, hold},
+    },
     epoch::{
-        Epoch,
+        Epoch, EpochFloor,
         grant::Grant,
         mint::{RESERVATIONS, Reservation},
         recover::{self, Facts, MARGIN, Plan, Seen},
@@ -41,19 +47,20 @@ pub(super) struct Args {
     margin: u64,
     #[command(flatten)]
     place: cluster::Place,
-    /// How long to wait until every boundary is above
+    /// How long to wait until every boundary is above. What was asked for stands also after that
     #[arg(long, value_name = "DURATION", default_value = "1m")]
     timeout: ShortDuration,
 }
 
 const AFTER: &str = "\
 Run it after every restore of the cluster or of a database behind a boundary, while the writers are
-stopped and the operator runs. It raises spec.epochFloor and, when somebody owns the lock, revokes
-that term: an epoch of nobody is activated everywhere, and the next owner gets one above it.
+stopped and the operator runs. It raises spec.epochFloor. When somebody owns the lock, that term is
+revoked: an epoch of nobody is activated everywhere. When nobody does, the Lease is taken for a
+moment and given back. Either way each boundary that can refuse is above every claim from before.
 Nothing is ever lowered, and running it again does no harm.
 
 Exit codes:
-  0  the next epoch lies above everything; what is left to do is printed
+  0  an epoch above everything is active at every boundary that can refuse
   1  it was not done: nobody said yes
   2  usage or tool error, or not finished in time";
 
@@ -100,9 +107,9 @@ async fn recover(args: &Args) -> Result<u8, Failure> {
     let what = format!("FencedLock {namespace}/{}", args.lock);
     let gathered = gather(&client, &namespace, &args.lock).await?;
     let lock = &gathered.lock;
-    if lock.spec.coordinator.lease.is_none() {
+    let Some(lease) = &lock.spec.coordinator.lease else {
         return Err(Failure::Other(format!("{what} has an external coordinator and gets no epochs: there is nothing to recover")));
-    }
+    };
     let status = lock.status.clone().unwrap_or_default();
     let uid = lock.uid().unwrap_or_default();
     let plan = recover::plan(&Facts {
@@ -116,7 +123,7 @@ async fn recover(args: &Args) -> Result<u8, Failure> {
         margin: args.margin,
     })
     .map_err(|error| Failure::Other(format!("{what}: {error}")))?;
-    let grant = status.grant.as_ref().filter(|_| plan.revokes);
+    let grant = status.grant.as_ref();
     write!(io::stdout(), "{}", render(&what, &gathered, &plan, grant))?;
     if !args.yes && !says_yes()? {
         writeln!(io::stdout(), "Nothing was changed. Say --yes to do it.")?;
@@ -128,38 +135,76 @@ async fn recover(args: &Args) -> Result<u8, Failure> {
         spec["revoke"] = revoke::request(grant, REASON);
     }
     let patch = json!({"metadata": {"resourceVersion": lock.resource_version()}, "spec": spec});
-    let api = Api::<FencedLock>::namespaced(client, &namespace);
+    let api = Api::<FencedLock>::namespaced(client.clone(), &namespace);
     api.patch(&args.lock, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(|error| match &error {
         kube::Error::Api(status) if status.code == 409 => Failure::Other(format!("{what} was changed meanwhile: run it again")),
         error => Failure::Other(format!("{what}: {}", cluster::told(error))),
     })?;
     writeln!(io::stdout(), "spec.epochFloor is {}", plan.floor)?;
-    if grant.is_none() {
-        write!(io::stdout(), "{}", next_step(&args.lock, &plan))?;
-        return Ok(0);
-    }
-    let is_above = |lock: Option<&FencedLock>| {
-        lock.and_then(|lock| lock.status.as_ref())
-            .is_none_or(|status| status.epoch.is_some_and(|epoch| epoch.get() > plan.floor) && revoke::is_everywhere(status))
+    let own = if grant.is_none() { Some(Term::begin(client, namespace, &args.lock, &lease.name)?) } else { None };
+    let is_done = |lock: Option<&FencedLock>| lock.is_none_or(|lock| lock.uid().as_deref() != Some(&uid) || is_above(lock, plan.floor));
+    let done = tokio::time::timeout(args.timeout.get(), await_condition(api, &args.lock, is_done)).await;
+    let waited_for = match own {
+        Some(own) => own.end().await,
+        None => None,
     };
-    match tokio::time::timeout(args.timeout.get(), await_condition(api, &args.lock, is_above)).await {
-        Ok(Ok(Some(lock))) => {
-            let epoch = lock.status.and_then(|status| status.epoch).map_or(0, Epoch::get);
-            let took = began.elapsed().as_secs_f64();
-            writeln!(
-                io::stdout(),
-                "done after {took:.2} s: every write boundary that can refuse is at epoch {epoch}, and admits no claim from before"
-            )?;
-            write!(io::stdout(), "{}", next_step(&args.lock, &plan))?;
-            Ok(0)
+    let lock = match done {
+        Ok(Ok(Some(lock))) if lock.uid().as_deref() == Some(&uid) => lock,
+        Ok(Ok(_)) => return Err(Failure::Other(format!("{what} was deleted, or created anew, meanwhile: run it again"))),
+        Ok(Err(error)) => return Err(Failure::Other(format!("{what} cannot be watched: {error}. What was asked for stands"))),
+        Err(_) => {
+            let why = waited_for.unwrap_or_else(|| "is the operator running, does every boundary answer?".to_owned());
+            return Err(Failure::Other(format!(
+                "{what}: claims from before may still be admitted somewhere after {}: {why}. What was asked for stands: fencedlock status {} shows what \
+                 becomes of it; then run this again",
+                args.timeout, args.lock
+            )));
         }
-        Ok(Ok(None)) => Err(Failure::Other(format!("{what} was deleted meanwhile"))),
-        Ok(Err(error)) => Err(Failure::Other(format!("{what} cannot be watched: {error}. What was asked for stands"))),
-        Err(_) => Err(Failure::Other(format!(
-            "{what}: not everywhere after {}. What was asked for stands (is the operator running, does every boundary answer?): fencedlock status {} shows \
-             what becomes of it",
-            args.timeout, args.lock
-        ))),
+    };
+    let status = lock.status.unwrap_or_default();
+    let epoch = status.epoch.unwrap_or(Epoch::FIRST);
+    writeln!(io::stdout(), "done after {:.2} s: epoch {epoch} is the newest, and no other epoch is valid", began.elapsed().as_secs_f64())?;
+    write!(io::stdout(), "{}", revoke::refusing(&status, epoch, "REFUSES CLAIMS FROM BEFORE", "an owner from before"))?;
+    writeln!(io::stdout(), "\nStart the writers again: a new term begins, with the next epoch.")?;
+    Ok(0)
+}
+
+/// Whether an epoch above the floor is active, everywhere: then no claim from before is admitted.
+fn is_above(lock: &FencedLock, floor: EpochFloor) -> bool {
+    let Some(status) = &lock.status else { return false };
+    status.recorded().is_some_and(|recorded| recorded.epoch().get() > floor) && revoke::is_everywhere(status)
+}
+
+/// A term of this process's own. Where nobody owns the lock nobody can be revoked, and the boundaries go on admitting whom they did; a new owner's
+/// activation is what changes that.
+struct Term {
+    state: watch::Receiver<Hold>,
+    stop: CancellationToken,
+    holding: JoinHandle<()>,
+}
+
+impl Term {
+    fn begin(client: Client, namespace: String, lock: &str, lease: &str) -> Result<Self, Failure> {
+        let identity = super::operator::identity("fencedlock-recover")?;
+        let timing = Timing::new(Duration::from_secs(15), Duration::from_secs(10), Duration::from_secs(1))
+            .map_err(|error| Failure::Other(error.to_string()))?;
+        let (state, stop) = (watch::Sender::new(Hold::Contending), CancellationToken::new());
+        let seen = state.subscribe();
+        let lock = Lock { namespace, name: lock.to_owned(), lease: lease.to_owned(), identity, timing };
+        let holding = tokio::spawn(hold(client, lock, state, stop.clone()));
+        Ok(Self { state: seen, stop, holding })
+    }
+
+    /// Gives the Lease back. Says what it waited for last.
+    async fn end(self) -> Option<String> {
+        let last = match &*self.state.borrow() {
+            Hold::Contending => Some("somebody holds the Lease and has no epoch, or it may not be written: stop the writers".to_owned()),
+            Hold::Waiting(why) | Hold::Lost(why) => Some(why.clone()),
+            Hold::Granted(_) => None,
+        };
+        self.stop.cancel();
+        drop(self.holding.await);
+        last
     }
 }
 
@@ -200,33 +245,18 @@ fn render(what: &str, gathered: &Gathered, plan: &Plan, grant: Option<&Grant>) -
     } else {
         plan.signs.iter().map(|sign| format!("- {sign}")).collect::<Vec<_>>().join("\n") + "\n"
     };
-    let revokes = grant.map_or_else(String::new, |grant| {
-        format!(
+    let fences = match grant {
+        Some(grant) => format!(
             "- the term of {} (epoch {}) is revoked: it gets no epoch any more, only a new term does\n",
             revoke::shown(grant.holder.as_str()),
             grant.epoch
-        )
-    });
+        ),
+        None => "- nobody has an epoch: the Lease is taken and given back, so that each boundary is activated above it\n".to_owned(),
+    };
     format!(
-        "{what}: what remembers its epochs\n\n{}\n\n{signs}\nThis will be done, and nothing is lowered:\n- spec.epochFloor is raised to {}: {} above the highest epoch that anything remembers\n{revokes}\n",
+        "{what}: what remembers its epochs\n\n{}\n\n{signs}\nThis will be done, and nothing is lowered:\n- spec.epochFloor is raised to {}: {} above the highest epoch that anything remembers\n{fences}\n",
         table::render(&["SOURCE", "EPOCH", "WHAT IT SAYS"], &rows),
         plan.floor,
         plan.floor - plan.known,
     )
-}
-
-fn next_step(lock: &str, plan: &Plan) -> String {
-    let mut lines: Vec<_> = plan
-        .admitted
-        .iter()
-        .map(|(boundary, epoch, holder)| {
-            format!("Boundary {boundary:?} admits {} under epoch {epoch} until the next owner begins.", revoke::shown(holder))
-        })
-        .collect();
-    lines.push(if lines.is_empty() {
-        "Start the writers again: a new term begins, with the next epoch.".to_owned()
-    } else {
-        format!("Before the writers start, begin a term and end it: fencedlock run --lock {lock} -- true")
-    });
-    lines.join("\n") + "\n"
 }

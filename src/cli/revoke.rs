@@ -20,6 +20,7 @@ use crate::{
         conditions::{find, lock as on_lock, printable, reason, shorten},
     },
     epoch::{
+        Epoch,
         grant::{Grant, GrantState},
         revoke::{Revocation, RevocationStatus},
     },
@@ -189,13 +190,13 @@ pub(super) fn request(grant: &Grant, reason: &str) -> Value {
     asked
 }
 
-/// Whether the revocation is active and every boundary that has a fence is at its epoch. An efficiency-only lock waits for no boundary, and an
-/// observing one is waited for by none; here they are.
+/// Whether the recorded owner, or nobody after a revocation, is active and every boundary that has a fence is at that epoch. An efficiency-only lock
+/// waits for no boundary, and an observing one is waited for by none; here they are.
 pub(super) fn is_everywhere(status: &FencedLockStatus) -> bool {
     let is_elsewhere = |boundary: &BoundaryStatus, epoch| boundary.fence.is_some_and(|fence| fence != epoch);
-    status.revoked.as_ref().is_some_and(|revoked| {
-        revoked.state == GrantState::Active && !status.boundaries.iter().any(|boundary| is_elsewhere(boundary, revoked.epoch))
-    })
+    status
+        .recorded()
+        .is_some_and(|recorded| recorded.is_active() && !status.boundaries.iter().any(|boundary| is_elsewhere(boundary, recorded.epoch())))
 }
 
 /// Why there is no active grant, in the operator's words.
@@ -219,8 +220,10 @@ fn is_over(asked: Revocation) -> impl Condition<FencedLock> {
     }
 }
 
-fn render(status: &FencedLockStatus, revoked: &RevocationStatus, lease: &str) -> String {
-    let is_at = |boundary: &BoundaryStatus| boundary.fence == Some(revoked.epoch);
+/// Each boundary and whether it refuses everybody from before an epoch, as a table whose last column is called so; and the sentence about those that do
+/// not, if there are any.
+pub(super) fn refusing(status: &FencedLockStatus, epoch: Epoch, column: &str, whose: &str) -> String {
+    let is_at = |boundary: &BoundaryStatus| boundary.fence == Some(epoch);
     let rows: Vec<_> = status
         .boundaries
         .iter()
@@ -239,13 +242,18 @@ fn render(status: &FencedLockStatus, revoked: &RevocationStatus, lease: &str) ->
     let table = if rows.is_empty() {
         "no write boundary refuses anything: none is registered".to_owned()
     } else {
-        table::render(&["BOUNDARY", "TYPE", "FENCE", "REFUSES THE OWNER"], &rows)
+        table::render(&["BOUNDARY", "TYPE", "FENCE", column], &rows)
     };
     let left =
         status.boundaries.iter().filter(|boundary| !is_at(boundary)).map(|boundary| format!("{:?}", boundary.name)).collect::<Vec<_>>();
     let left =
-        if left.is_empty() { String::new() } else { format!("\nWhat the owner does at {} is not stopped by this.\n", left.join(", ")) };
+        if left.is_empty() { String::new() } else { format!("\nWhat {whose} does at {} is not stopped by this.\n", left.join(", ")) };
+    format!("\n{table}\n{left}")
+}
+
+fn render(status: &FencedLockStatus, revoked: &RevocationStatus, lease: &str) -> String {
+    let refusing = refusing(status, revoked.epoch, "REFUSES THE OWNER", "the owner");
     format!(
-        "\n{table}\n{left}\nTo let somebody work again, a new term has to begin: stop the owner, or let it give Lease {lease:?} up and acquire it anew.\n"
+        "{refusing}\nTo let somebody work again, a new term has to begin: stop the owner, or let it give Lease {lease:?} up and acquire it anew.\n"
     )
 }

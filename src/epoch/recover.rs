@@ -6,7 +6,11 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::{Epoch, EpochFloor, mint::Reservation, recorded::Recorded};
+use super::{
+    Epoch, EpochFloor,
+    mint::{self, MintError, Reservation, Sources, TrustedFence},
+    recorded::Recorded,
+};
 
 /// How many epochs are left out above everything that is known, for those that were issued after the backup and that nothing remembers: more than a
 /// change of owner in each second of eleven days.
@@ -55,7 +59,7 @@ pub enum Sign {
     StatusBehind,
     /// The reservation is below the status, or gone: its ConfigMap was restored or deleted.
     ReservationBehind,
-    /// A boundary is below the lock's active epoch: the receiver was restored.
+    /// A boundary is below the lock's epoch: the receiver was restored.
     BoundaryBehind(String),
 }
 
@@ -72,7 +76,7 @@ impl fmt::Display for Sign {
                 f.write_str("the reservation is below status.epoch, or gone: ConfigMap fencedlock-epochs was restored or deleted")
             }
             Self::BoundaryBehind(name) => {
-                write!(f, "the fence of {name:?} is below the lock's epoch: that receiver was restored, or is not activated yet")
+                write!(f, "the fence of {name:?} is below the lock's epoch: that receiver was restored, or was not activated so far")
             }
         }
     }
@@ -87,15 +91,14 @@ pub struct Plan {
     pub known: u64,
     /// The next `spec.epochFloor`.
     pub floor: EpochFloor,
-    /// Whether the present owner's term has to be revoked, so that no claim from before is admitted anywhere.
-    pub revokes: bool,
-    /// Where a claim from before stays admitted until another owner begins: the boundary, the epoch and the holder. Only when nobody owns the lock.
-    pub admitted: Vec<(String, Epoch, String)>,
 }
 
 /// Why there is no plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RecoverError {
+    /// What is known does not let an epoch be minted either: a fence is implausibly far ahead, for one.
+    #[error(transparent)]
+    NotMinted(#[from] MintError),
     /// There is no room above what is known.
     #[error(
         "the next epochs would lie above {known} by {margin}, and spec.epochFloor ends at 2^52: use a smaller --margin, or move the work to a lock with another name"
@@ -111,21 +114,22 @@ pub enum RecoverError {
 /// What has to be done about a lock after a restore. Nothing is ever lowered.
 ///
 /// # Errors
-/// When there is no room above what is known.
+/// When there is no room above what is known, or when no epoch would be minted from it: see [`mint::next`], whose rule about what counts this is.
 pub fn plan(facts: &Facts<'_>) -> Result<Plan, RecoverError> {
     let status = facts.epoch.map_or(0, Epoch::get);
     let reserved = facts.reservation.map_or(0, |reservation| reservation.last);
     let mut signs = Vec::new();
-    for boundary in facts.boundaries {
-        match &boundary.fence {
-            Some((fence, _)) if fence.get() > status => signs.push(Sign::KubernetesBehind(boundary.name.clone())),
-            fence => {
-                let active = facts.recorded.filter(|recorded| recorded.is_active());
-                let is_behind = |recorded: Recorded<'_>| fence.as_ref().is_none_or(|(fence, _)| *fence < recorded.epoch());
-                if boundary.has_fence && active.is_some_and(is_behind) {
-                    signs.push(Sign::BoundaryBehind(boundary.name.clone()));
-                }
-            }
+    // An owner that is being activated says nothing about where its boundaries are. Without any, they are where the last one was.
+    let expected = match facts.recorded {
+        Some(recorded) => recorded.is_active().then(|| recorded.epoch().get()),
+        None => Some(status),
+    };
+    for boundary in facts.boundaries.iter().filter(|boundary| boundary.has_fence) {
+        let fence = boundary.fence.as_ref().map_or(0, |(fence, _)| fence.get());
+        if fence > status {
+            signs.push(Sign::KubernetesBehind(boundary.name.clone()));
+        } else if expected.is_some_and(|expected| fence < expected) {
+            signs.push(Sign::BoundaryBehind(boundary.name.clone()));
         }
     }
     match facts.reservation {
@@ -135,15 +139,26 @@ pub fn plan(facts: &Facts<'_>) -> Result<Plan, RecoverError> {
         None if status > 0 => signs.push(Sign::ReservationBehind),
         _ => {}
     }
-    let fences = facts.boundaries.iter().filter_map(|boundary| boundary.fence.as_ref()).map(|(fence, _)| fence.get());
-    let known = fences.chain([status, reserved, facts.floor, facts.above]).max().unwrap_or(0);
+    let fences: Vec<_> = facts
+        .boundaries
+        .iter()
+        .filter_map(|boundary| {
+            let (fence, holder) = boundary.fence.as_ref()?;
+            Some(TrustedFence { boundary: boundary.name.clone(), epoch: fence.get(), holder: holder.clone() })
+        })
+        .collect();
+    let next = mint::next(&Sources {
+        lock_uid: facts.lock_uid,
+        status: facts.epoch,
+        floor: facts.floor.max(facts.above).max(reserved),
+        reservation: facts.reservation,
+        remembered: None,
+        fences: &fences,
+    })?;
+    let known = next.epoch.get() - 1;
     let floor = known.checked_add(facts.margin).filter(|floor| *floor <= MAX_FLOOR);
     let floor = floor.ok_or(RecoverError::Exhausted { known, margin: facts.margin })?;
-    let admitted = facts.boundaries.iter().filter(|_| facts.recorded.is_none()).filter_map(|boundary| {
-        let (fence, holder) = boundary.fence.as_ref().filter(|(_, holder)| !holder.is_empty())?;
-        Some((boundary.name.clone(), *fence, holder.clone()))
-    });
-    Ok(Plan { signs, known, floor, revokes: matches!(facts.recorded, Some(Recorded::Granted(_))), admitted: admitted.collect() })
+    Ok(Plan { signs, known, floor })
 }
 
 #[cfg(test)]
@@ -185,7 +200,7 @@ mod tests {
         };
         let of = |facts: &Facts<'_>| plan(facts).unwrap();
         let calm = of(&base);
-        assert_eq!((calm.signs.as_slice(), calm.known, calm.floor, calm.revokes), (&[][..], 1_000, 1_001_000, true));
+        assert_eq!((calm.signs.as_slice(), calm.known, calm.floor), (&[][..], 1_000, 1_001_000));
         assert_eq!(of(&Facts { boundaries: &at(2_057), ..base }).signs, [Sign::KubernetesBehind("db".into())]);
         assert_eq!(of(&Facts { boundaries: &at(2_057), ..base }).known, 2_057);
         assert_eq!(of(&Facts { boundaries: &at(40), ..base }).signs, [Sign::BoundaryBehind("db".into())]);
@@ -197,11 +212,18 @@ mod tests {
         assert_eq!(of(&Facts { reservation: Some(&Reservation { last: 40, uid: "me".into() }), ..base }).signs, [Sign::ReservationBehind]);
         assert_eq!(of(&Facts { reservation: Some(&other), ..base }).signs, [Sign::StatusBehind]);
         let anew = Facts { epoch: None, recorded: None, reservation: Some(&other), ..base };
-        let found = of(&anew);
-        assert_eq!(found.signs, [Sign::KubernetesBehind("db".into()), Sign::StatusBehind]);
-        assert_eq!((found.revokes, found.admitted), (false, vec![("db".into(), n(57), "a".into())]));
+        assert_eq!(of(&anew).signs, [Sign::KubernetesBehind("db".into()), Sign::StatusBehind]);
+        // The writers are stopped, as they should be: that nobody owns the lock hides no database that went back.
+        let stopped = Facts { recorded: None, ..base };
+        assert_eq!(of(&stopped).signs, []);
+        assert_eq!(of(&Facts { boundaries: &at(40), ..stopped }).signs, [Sign::BoundaryBehind("db".into())]);
+        assert_eq!(of(&Facts { boundaries: &empty, ..stopped }).signs, [Sign::BoundaryBehind("db".into())]);
         assert_eq!(of(&Facts { above: 9_000_000, ..base }).floor, 10_000_000);
-        assert!(plan(&Facts { above: MAX_FLOOR, ..base }).is_err());
+        assert!(matches!(plan(&Facts { above: MAX_FLOOR, ..base }), Err(RecoverError::Exhausted { .. })));
+        // Anybody can write a fence somewhere: one that is implausible becomes nobody's word by this, unless somebody says so.
+        let absurd = Facts { boundaries: &at(1 << 51), ..base };
+        assert!(matches!(plan(&absurd), Err(RecoverError::NotMinted(MintError::FenceImplausible { .. }))));
+        assert_eq!(of(&Facts { above: 1 << 51, ..absurd }).known, 1 << 51);
     }
 
     proptest! {

@@ -84,7 +84,7 @@ async fn one_boundary(unit: &Arc<Unit>, key: &Key, boundary: &WriteBoundary) -> 
         return Ok(next.map_or_else(Action::await_change, Action::requeue));
     }
     let news = unit.proofs.news(key);
-    let rolled_back = fence_rolled_back(boundary, news.fence.as_ref());
+    let rolled_back = fence_rolled_back(boundary, &side, news.fence.as_ref());
     if let Some(seen) = &news.fence
         && matches!(&side, LockSide::Found { active: Some(active) } if seen.as_ref() != Some(active))
     {
@@ -159,13 +159,17 @@ fn is_ahead(unit: &Unit, key: &Key, side: &LockSide) -> bool {
 }
 
 /// What there is to tell when a fence was seen below where it was.
-fn fence_rolled_back(boundary: &WriteBoundary, seen: Option<&FenceKnown>) -> Option<String> {
+fn fence_rolled_back(boundary: &WriteBoundary, side: &LockSide, seen: Option<&FenceKnown>) -> Option<String> {
     let before = boundary.status.as_ref()?.fence.as_ref()?;
     let now = seen?.as_ref().map(|(epoch, _)| *epoch);
     let there = now.map_or_else(|| "gone".to_owned(), |epoch| format!("at epoch {epoch}"));
     let what =
         if boundary.spec.type_ == BoundaryType::Kubernetes { "cluster was restored" } else { "database was restored or failed over" };
-    let text = format!("the fence was at epoch {} and is {there}: the {what}; it is activated again", before.epoch);
+    let then = match side {
+        LockSide::Found { active: Some(_) } => "it is activated again",
+        _ => "nobody owns the lock, so it admits whom it names until somebody does: fencedlock recover ends that",
+    };
+    let text = format!("the fence was at epoch {} and is {there}: the {what}; {then}", before.epoch);
     went_back(boundary, now).then_some(text)
 }
 

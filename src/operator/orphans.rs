@@ -32,8 +32,9 @@ fn sentence(guard: &OtherGuard) -> Option<String> {
     let (first, more) = guard.tables.split_first()?;
     let more = crate::audit::boundary::more(more.len());
     Some(format!(
-        "the guard of WriteBoundary {namespace}/{name}, which is not in this cluster, stands on {first}{more} in the same database: it refuses everybody but its \
-         last owner. Create that WriteBoundary again, or open it: fencedlock guard remove {name} -n {namespace}"
+        "the guard of WriteBoundary {namespace}/{name}, which is not in this cluster, stands on {first}{more} in the same database: unless it only counts, \
+         it refuses everybody but its last owner. If no other cluster has that WriteBoundary, create it again here, or open it: fencedlock guard remove \
+         {name} -n {namespace}"
     ))
 }
 

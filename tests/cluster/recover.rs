@@ -19,7 +19,8 @@ fn recover(lab: &Lab, more: &[&str]) -> (i32, String) {
         lab.plane.kubectl(&["create", "serviceaccount", "on-call", "-n", namespace], "");
         let rules = r#"[{"apiGroups": ["fencedlock.dev"], "resources": ["fencedlocks"], "verbs": ["get", "list", "watch", "patch"]},
             {"apiGroups": ["fencedlock.dev"], "resources": ["writeboundaries"], "verbs": ["list"]},
-            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["fencedlock-epochs"], "verbs": ["get"]}]"#;
+            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["fencedlock-epochs"], "verbs": ["get"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}]"#;
         let role = format!(
             r#"{{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {{"name": "recovers", "namespace": "{namespace}"}}, "rules": {rules}}}"#
         );
@@ -77,8 +78,12 @@ async fn after_everything_was_restored_no_epoch_is_issued_twice() {
             assert!(code == 1 && told.contains("Nothing was changed. Say --yes to do it."), "{told}");
             assert!(told.contains("spec.epochFloor is raised to 1000001: 1000000 above"), "{told}");
             let (code, told) = recover(&lab, &["--yes"]);
-            assert!(code == 0 && told.contains("Boundary \"db\" admits \"x\" under epoch 1 until the next owner begins"), "{told}");
-            next = 1_000_002;
+            assert!(code == 0 && told.contains("epoch 1000002 is the newest") && told.contains("yes, proven"), "{told}");
+            // Before anybody else begins, nobody from before is admitted.
+            for old in [lab.claim(1, "x"), lab.claim(2, "y")] {
+                assert_eq!(said(&db.claiming(&old).await, "update t set v = 'old'").await, "FL002", "{old}");
+            }
+            next = 1_000_003;
         }
         lab.lease("a").put(Some("z"), Some(2), at(2)).await;
         lab.until_active("a", next, "z").await;
@@ -102,7 +107,8 @@ async fn an_owner_from_before_has_to_begin_anew() {
         "All of them agree",
         "spec.epochFloor is raised to 2000: 1000 above the highest epoch that anything remembers",
         "the term of \"x\" (epoch 1) is revoked",
-        "every write boundary that can refuse is at epoch 2001, and admits no claim from before",
+        "epoch 2001 is the newest, and no other epoch is valid",
+        "yes, proven",
     ] {
         assert!(told.contains(words), "{words}: {told}");
     }
@@ -112,5 +118,51 @@ async fn an_owner_from_before_has_to_begin_anew() {
     assert_eq!(said(&owner, "update t set v = 'late'").await, "FL002", "the old life of the same holder");
     // Again: nothing is lowered, and it does no harm.
     let (code, told) = recover(&lab, &["--yes"]);
-    assert!(code == 0 && told.contains("is at epoch 1003001"), "{told}");
+    assert!(code == 0 && told.contains("epoch 1003001 is the newest"), "{told}");
+}
+
+/// A namespace that was created anew beside the old database, and nobody has looked at the fence yet: that it is not known is no reason to believe
+/// that it admits nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_that_nobody_has_read_is_not_taken_for_a_safe_one() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let operator = enforced(&lab, &db).await;
+    lab.lease("a").put(None, Some(0), at(0)).await;
+    lab.until("a", "released", |s| s.grant.is_none()).await;
+    operator.stop().await;
+    lab.locks().delete("a", &DeleteParams::default()).await.unwrap();
+    lab.boundaries().delete("db", &DeleteParams::default()).await.unwrap();
+    let maps = Api::<ConfigMap>::namespaced(lab.admin.clone(), &lab.namespace);
+    maps.delete("fencedlock-epochs", &DeleteParams::default()).await.unwrap();
+    lab.declare_boundary("db", crate::postgres::boundary(&db, "Enforce")).await;
+    lab.declare_spec("a", critical()).await;
+    assert_eq!(said(&db.claiming(&lab.claim(1, "x")).await, "update t set v = 'old'").await, "ok", "which is what has to end");
+    let (code, told) = recover(&lab, &["--yes", "--timeout", "2s"]);
+    assert!(code == 2 && told.contains("claims from before may still be admitted"), "no operator runs: {told}");
+    let _operator = lab.operator_slow().await;
+    let (code, told) = recover(&lab, &["--yes"]);
+    assert!(code == 0, "{told}");
+    assert_eq!(said(&db.claiming(&lab.claim(1, "x")).await, "update t set v = 'old'").await, "FL002");
+}
+
+/// A boundary that cannot be brought there: run again, it is still not said to be done.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_finished_is_not_finished_by_asking_again() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let _operator = enforced(&lab, &db).await;
+    let function = "select oid::regprocedure from pg_proc where proname like 'db\\_%\\_activate' and proname not like '%canary%'";
+    let function = crate::pg::text(&db.admin, function).await;
+    db.admin.batch_execute(&format!("alter function {function} owner to postgres")).await.unwrap();
+    let owner = db.claiming(&lab.claim(1, "x")).await;
+    for _ in 0..2 {
+        let (code, told) = recover(&lab, &["--yes", "--timeout", "3s"]);
+        assert!(code == 2 && told.contains("claims from before may still be admitted"), "{told}");
+        assert_eq!(said(&owner, "update t set v = 'x'").await, "ok", "and they are");
+    }
+    assert!(lab.locks().get("a").await.unwrap().status.unwrap().revoked.is_some(), "the second one met a revocation that is under way");
+    db.admin.batch_execute(&format!("alter function {function} owner to {}", db.operator)).await.unwrap();
+    lab.lease("a").put(None, Some(0), at(0)).await;
+    let (code, told) = recover(&lab, &["--yes"]);
+    assert!(code == 0, "{told}");
+    assert_eq!(said(&owner, "update t set v = 'late'").await, "FL002");
 }
