@@ -287,6 +287,7 @@ pub(super) fn after_error(object: &Guarded<WriteBoundary>, error: &Error, unit: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::epoch::Epoch;
 
     fn boundary(type_: &str) -> WriteBoundary {
         let (spec, status) = (json!({"lockRef": {"name": "a"}, "type": type_}), json!({"fence": {"epoch": 7, "holder": "x"}}));
@@ -294,24 +295,24 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    fn at(epoch: u64) -> FenceKnown {
-        Some((crate::epoch::Epoch::new(epoch).unwrap(), "x".to_owned()))
+    fn at(epoch: u64) -> (Epoch, String) {
+        (Epoch::new(epoch).unwrap(), "x".to_owned())
     }
 
     /// Where nobody owns the lock, nothing raises the fence again: it is not said that something does, and what does is named.
     #[test]
     fn a_fence_that_went_back_is_told_with_what_happens_then() {
-        let (owned, free) = (LockSide::Found { active: at(7) }, LockSide::Found { active: None });
+        let (owned, free) = (LockSide::Found { active: Some(at(7)) }, LockSide::Found { active: None });
         let told = |type_: &str, side: &LockSide, seen: FenceKnown| fence_rolled_back(&boundary(type_), side, Some(&seen));
-        let said = told("Postgres", &owned, at(3)).unwrap();
+        let said = told("Postgres", &owned, Some(at(3))).unwrap();
         assert!(said.contains("at epoch 3: the database") && said.ends_with("it is activated again"), "{said}");
-        let said = told("Postgres", &free, at(3)).unwrap();
+        let said = told("Postgres", &free, Some(at(3))).unwrap();
         assert!(said.ends_with("it admits whom it names until somebody does: fencedlock recover ends that"), "{said}");
-        assert!(told("Kubernetes", &free, at(3)).unwrap().contains("the cluster was restored"));
+        assert!(told("Kubernetes", &free, Some(at(3))).unwrap().contains("the cluster was restored"));
         // The database is gone with its fence; an object that carries none is a new one.
         assert!(told("Postgres", &owned, None).unwrap().contains("is gone"));
         assert_eq!(told("Kubernetes", &owned, None), None);
-        assert_eq!(told("Postgres", &owned, at(7)), None);
+        assert_eq!(told("Postgres", &owned, Some(at(7))), None);
         assert_eq!(fence_rolled_back(&boundary("Postgres"), &owned, None), None, "nobody looked");
     }
 }
