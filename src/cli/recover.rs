@@ -67,6 +67,9 @@ Exit codes:
 /// What is recorded as the reason of the revocation.
 const REASON: &str = "recovery after a restore (fencedlock recover)";
 
+/// How often it is written again after somebody else changed the lock at the same time.
+const TRIES: usize = 8;
+
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     super::runtime()?.block_on(recover(args))
 }
@@ -102,47 +105,81 @@ async fn gather(client: &Client, namespace: &str, name: &str) -> Result<Gathered
     Ok(Gathered { lock, reservation, boundaries })
 }
 
+/// What was written.
+struct Asked {
+    /// Of the lock that was meant.
+    uid: String,
+    /// The name of its Lease.
+    lease: String,
+    /// The new `spec.epochFloor`.
+    floor: EpochFloor,
+    /// Whether somebody owned the lock. That term is to be revoked.
+    owned: bool,
+}
+
+/// Says what is found and what will be done, asks, and writes it. The operator writes the same object, so the write may come too late: then it is
+/// done again where the same is to be done, else said and asked anew. `None`: a person did not say yes.
+async fn ask(args: &Args, what: &str, client: &Client, namespace: &str) -> Result<Option<Asked>, Failure> {
+    let api = Api::<FencedLock>::namespaced(client.clone(), namespace);
+    let mut agreed = None;
+    for _ in 0..TRIES {
+        let gathered = gather(client, namespace, &args.lock).await?;
+        let lock = &gathered.lock;
+        let Some(lease) = &lock.spec.coordinator.lease else {
+            return Err(Failure::Other(format!("{what} has an external coordinator and gets no epochs: there is nothing to recover")));
+        };
+        let status = lock.status.clone().unwrap_or_default();
+        let uid = lock.uid().unwrap_or_default();
+        let plan = recover::plan(&Facts {
+            lock_uid: &uid,
+            epoch: status.epoch,
+            floor: lock.spec.epoch_floor,
+            reservation: gathered.reservation.as_ref(),
+            recorded: status.recorded(),
+            boundaries: &gathered.boundaries,
+            above: args.above,
+            margin: args.margin,
+        })
+        .map_err(|error| Failure::Other(format!("{what}: {error}")))?;
+        let grant = status.grant.as_ref();
+        let mut spec = json!({"epochFloor": plan.floor});
+        if let Some(grant) = grant {
+            spec["revoke"] = revoke::request(grant, REASON);
+        }
+        let meant = (uid.clone(), lease.name.clone(), spec.clone(), plan.signs.clone());
+        if agreed.as_ref() != Some(&meant) {
+            if agreed.is_some() {
+                writeln!(io::stdout(), "It was changed meanwhile.\n")?;
+            }
+            write!(io::stdout(), "{}", render(what, &gathered, &plan, grant))?;
+            if !args.yes && !says_yes()? {
+                return Ok(None);
+            }
+            agreed = Some(meant);
+        }
+        let patch = json!({"metadata": {"resourceVersion": lock.resource_version()}, "spec": spec});
+        match api.patch(&args.lock, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => return Ok(Some(Asked { uid, lease: lease.name.clone(), floor: plan.floor, owned: grant.is_some() })),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(Failure::Other(format!("{what}: {}", cluster::told(&error)))),
+        }
+    }
+    Err(Failure::Other(format!("{what} was changed at the same time {TRIES} times, and nothing was done: run it again")))
+}
+
 async fn recover(args: &Args) -> Result<u8, Failure> {
     let (client, namespace) = args.place.connect().await?;
     let what = format!("FencedLock {namespace}/{}", args.lock);
-    let gathered = gather(&client, &namespace, &args.lock).await?;
-    let lock = &gathered.lock;
-    let Some(lease) = &lock.spec.coordinator.lease else {
-        return Err(Failure::Other(format!("{what} has an external coordinator and gets no epochs: there is nothing to recover")));
-    };
-    let status = lock.status.clone().unwrap_or_default();
-    let uid = lock.uid().unwrap_or_default();
-    let plan = recover::plan(&Facts {
-        lock_uid: &uid,
-        epoch: status.epoch,
-        floor: lock.spec.epoch_floor,
-        reservation: gathered.reservation.as_ref(),
-        recorded: status.recorded(),
-        boundaries: &gathered.boundaries,
-        above: args.above,
-        margin: args.margin,
-    })
-    .map_err(|error| Failure::Other(format!("{what}: {error}")))?;
-    let grant = status.grant.as_ref();
-    write!(io::stdout(), "{}", render(&what, &gathered, &plan, grant))?;
-    if !args.yes && !says_yes()? {
+    let api = Api::<FencedLock>::namespaced(client.clone(), &namespace);
+    let Some(asked) = ask(args, &what, &client, &namespace).await? else {
         writeln!(io::stdout(), "Nothing was changed. Say --yes to do it.")?;
         return Ok(super::FOUND);
-    }
+    };
+    let Asked { uid, lease, floor, owned } = asked;
     let began = Instant::now();
-    let mut spec = json!({"epochFloor": plan.floor});
-    if let Some(grant) = grant {
-        spec["revoke"] = revoke::request(grant, REASON);
-    }
-    let patch = json!({"metadata": {"resourceVersion": lock.resource_version()}, "spec": spec});
-    let api = Api::<FencedLock>::namespaced(client.clone(), &namespace);
-    api.patch(&args.lock, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(|error| match &error {
-        kube::Error::Api(status) if status.code == 409 => Failure::Other(format!("{what} was changed meanwhile: run it again")),
-        error => Failure::Other(format!("{what}: {}", cluster::told(error))),
-    })?;
-    writeln!(io::stdout(), "spec.epochFloor is {}", plan.floor)?;
-    let own = if grant.is_none() { Some(Term::begin(client, namespace, &args.lock, &lease.name)?) } else { None };
-    let is_done = |lock: Option<&FencedLock>| lock.is_none_or(|lock| lock.uid().as_deref() != Some(&uid) || is_above(lock, plan.floor));
+    writeln!(io::stdout(), "spec.epochFloor is {floor}")?;
+    let own = if owned { None } else { Some(Term::begin(client, namespace, &args.lock, &lease)?) };
+    let is_done = |lock: Option<&FencedLock>| lock.is_none_or(|lock| lock.uid().as_deref() != Some(&uid) || is_above(lock, floor));
     let done = tokio::time::timeout(args.timeout.get(), await_condition(api, &args.lock, is_done)).await;
     let waited_for = match own {
         Some(own) => own.end().await,
@@ -259,4 +296,83 @@ fn render(what: &str, gathered: &Gathered, plan: &Plan, grant: Option<&Grant>) -
         plan.floor,
         plan.floor - plan.known,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    };
+
+    use clap::Parser;
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// An API server with one lock, whose writes come too late for `late` times. `moves`: its floor is another one each time.
+    fn server(late: u64, moves: bool, patches: &Arc<AtomicU64>) -> Client {
+        let patches = Arc::clone(patches);
+        let answer = move |request: &Request<Body>| {
+            let seen = patches.load(Ordering::SeqCst);
+            let floor = if moves { seen } else { 0 };
+            let lock = json!({
+                "apiVersion": "fencedlock.dev/v1alpha1", "kind": "FencedLock",
+                "metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": seen.to_string()},
+                "spec": {"class": "CorrectnessCritical", "epochFloor": floor, "coordinator": {"type": "Lease", "lease": {"name": "a"}}},
+            });
+            let path = request.uri().path();
+            if request.method() == Method::PATCH {
+                patches.fetch_add(1, Ordering::SeqCst);
+                return if seen < late {
+                    (409, json!({"kind": "Status", "status": "Failure", "code": 409, "message": "late"}))
+                } else {
+                    (200, lock)
+                };
+            }
+            if path.ends_with("/fencedlocks/a") {
+                (200, lock)
+            } else if path.ends_with("/writeboundaries") {
+                (200, json!({"kind": "WriteBoundaryList", "apiVersion": "fencedlock.dev/v1alpha1", "metadata": {}, "items": []}))
+            } else {
+                (404, json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "none"}))
+            }
+        };
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (code, body) = answer(&request);
+            let answer = Response::builder().status(code).body(Body::from(serde_json::to_vec(&body).unwrap_or_default()));
+            async move { answer }
+        });
+        Client::new(service, "n")
+    }
+
+    async fn asks(late: u64, moves: bool, words: &[&str]) -> (Result<Option<Asked>, Failure>, u64) {
+        let patches = Arc::new(AtomicU64::new(0));
+        let args = Command::parse_from(["recover", "a"].iter().chain(words)).args;
+        let asked = ask(&args, "FencedLock n/a", &server(late, moves, &patches), "n").await;
+        (asked, patches.load(Ordering::SeqCst))
+    }
+
+    #[tokio::test]
+    async fn what_came_too_late_is_done_again() {
+        for moves in [false, true] {
+            let (asked, patches) = asks(3, moves, &["--yes"]).await;
+            let floor = asked.unwrap().unwrap().floor;
+            assert_eq!((patches, floor), (4, MARGIN + if moves { 3 } else { 0 }), "with what was seen last");
+        }
+    }
+
+    #[tokio::test]
+    async fn it_gives_up_where_it_always_comes_too_late() {
+        let (asked, patches) = asks(u64::MAX, false, &["--yes"]).await;
+        assert!(asked.err().unwrap().to_string().contains("nothing was done"));
+        assert_eq!(patches, u64::try_from(TRIES).unwrap());
+    }
 }
