@@ -15,10 +15,10 @@ pub use fenced_lock::{
     LockClass, Replay, Rollout, TokenKind, Verdict,
 };
 pub use write_boundary::{
-    BoundaryType, BoundaryVerdict, ClaimKind, ConditionalUpdate, Connection, ExemptRole, ExternalBoundary, Fence, GuardMode,
-    IdempotencyKey, KubernetesBoundary, KubernetesTarget, Ledger, Limit, LimitName, LockRef, Observed, Parameters, PostgresBoundary,
-    PostgresTable, ProbeOutcome, ProbeResult, Proof, ProofSchedule, Reacquire, RequestExemption, RiskAcceptance, SecretKeyRef,
-    SubjectExemption, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus, WritesPerEpoch, named_lock,
+    BoundaryType, BoundaryVerdict, ClaimKind, ConditionalUpdate, Connection, DRILL_ANNOTATION, Drill, DrillProbe, ExemptRole,
+    ExternalBoundary, Fence, GuardMode, IdempotencyKey, KubernetesBoundary, KubernetesTarget, Ledger, Limit, LimitName, LockRef, Observed,
+    Parameters, PostgresBoundary, PostgresTable, ProbeOutcome, ProbeResult, Proof, ProofSchedule, Reacquire, RequestExemption,
+    RiskAcceptance, SecretKeyRef, SubjectExemption, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus, WritesPerEpoch, named_lock,
 };
 
 /// The API group of both kinds.

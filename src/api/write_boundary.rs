@@ -499,6 +499,9 @@ pub struct WriteBoundaryStatus {
     /// The last complete proof.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<Proof>,
+    /// The last drill that somebody asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drill: Option<Drill>,
     /// The conditions, one per type.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -603,4 +606,81 @@ pub enum ProbeOutcome {
     Inconclusive,
     /// It means nothing here.
     NotApplicable,
+}
+
+/// The annotation of a boundary that asks the operator for a drill: an examination that begins after the value was written. `fencedlock drill`
+/// writes it.
+pub const DRILL_ANNOTATION: &str = "fencedlock.dev/drill";
+
+impl WriteBoundary {
+    /// The drill that is asked for. A value that is empty or has more than 64 characters asks for none.
+    pub fn asked_drill(&self) -> Option<&str> {
+        let asked = self.metadata.annotations.as_ref()?.get(DRILL_ANNOTATION)?;
+        (1..=64).contains(&asked.chars().count()).then_some(asked.as_str())
+    }
+}
+
+/// What came of a drill: an examination of the boundary that somebody asked for. Writes were made to a canary that is guarded in the same way,
+/// never to what is guarded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Drill {
+    /// The value of the annotation `fencedlock.dev/drill` that asked for it.
+    #[schemars(length(min = 1, max = 64))]
+    pub request: String,
+    /// The generation of the declaration that was examined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// When it began.
+    pub began_at: Time,
+    /// How long it took, in microseconds.
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_u64))]
+    pub took_microseconds: u64,
+    /// The longest time that it took to activate the canary for another owner, in microseconds; absent when that was not tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_u64))]
+    pub activation_microseconds: Option<u64>,
+    /// Why it could not be made, or ended early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub failure: Option<String>,
+    /// The probes. None when the guard only counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub probes: Vec<DrillProbe>,
+    /// How many writes the guard has refused, probes aside, since it was installed; absent where they are not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_u64))]
+    pub refused: Option<u64>,
+    /// The last of them, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub last_refused: Option<String>,
+}
+
+/// What came of one probe of a drill.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DrillProbe {
+    /// Its name.
+    #[schemars(length(min = 1, max = 64))]
+    pub name: String,
+    /// What came of it.
+    pub outcome: ProbeOutcome,
+    /// Why, unless it passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub detail: Option<String>,
+    /// How many writes were refused that had to be; absent when none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub refused: Option<u32>,
+    /// In which words the first of them was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub words: Option<String>,
+    /// The longest time that a refusal took, in microseconds; a race's includes the activation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_u64))]
+    pub took_microseconds: Option<u64>,
 }

@@ -8,6 +8,7 @@ pub mod assess;
 pub mod baseline;
 pub mod boundary;
 pub mod conditions;
+pub mod drill;
 pub mod inventory;
 pub mod owner;
 pub mod rules;

@@ -8,6 +8,7 @@ mod completions;
 mod crds;
 mod database;
 mod declared;
+mod drill;
 mod guard;
 mod ledger;
 mod manifests;
@@ -44,6 +45,8 @@ enum Command {
     Revoke(revoke::Args),
     /// After a restore: make sure that the next epoch lies above everything that was ever issued
     Recover(recover::Args),
+    /// Rehearse the stale owner on a lock, and print a report for an incident review
+    Drill(drill::Args),
     /// Run a command while holding a lock, under the claim of its epoch
     Run(run::Args),
     /// The operations that were sent to a receiver that cannot refuse an obsolete owner
@@ -82,6 +85,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Revoke(args) => revoke::run(&args),
         Command::Recover(args) => recover::run(&args),
+        Command::Drill(args) => drill::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Ledger(args) => ledger::run(&args),
         Command::Guard(args) => guard::run(&args),

@@ -215,6 +215,7 @@ fn next_status(unit: &Unit, boundary: &WriteBoundary, lock: Option<&FencedLock>,
         observed: unit.proofs.observed(boundary),
         limits,
         proof: if has_backend && last.is_some() { unit.proofs.proof(boundary, now) } else { before.proof.clone() },
+        drill: unit.proofs.drill(boundary),
         conditions: texts::boundary(&facts, &before.conditions, now),
     }
 }

@@ -171,14 +171,16 @@ where
         jobs.get(key).filter(|job| job.ticket == *ticket).map(Job::progress)
     }
 
+    /// Whether a job is under way, for whichever ticket.
+    pub(super) fn is_running(&self, key: &K) -> bool {
+        let jobs = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.get(key).is_some_and(|job| matches!(job.state, State::Running(_)))
+    }
+
     /// Waits until none of these jobs is under way, and no longer than `limit`.
     pub(super) async fn until_ended(&self, keys: &[K], limit: Duration) {
-        let is_running = |key: &K| {
-            let jobs = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-            jobs.get(key).is_some_and(|job| matches!(job.state, State::Running(_)))
-        };
         let mut ends = self.ends.subscribe();
-        let ended = ends.wait_for(|()| !keys.iter().any(is_running));
+        let ended = ends.wait_for(|()| !keys.iter().any(|key| self.is_running(key)));
         drop(tokio::time::timeout(limit, ended).await);
     }
 

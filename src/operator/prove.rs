@@ -19,13 +19,13 @@ use super::{
 };
 use crate::{
     api::{
-        self, BoundaryType, BoundaryVerdict, ProofSchedule, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus,
-        conditions::{reason, truncate},
+        self, BoundaryType, BoundaryVerdict, Drill, ProofSchedule, WriteBoundary, WriteBoundarySpec, WriteBoundaryStatus,
+        conditions::{reason, shorten, truncate},
     },
     audit::boundary::{Evidence, Seen, remembered},
     boundary::{
         Ask, Backend, BackendError, Fence, Owner,
-        proof::{self, Examination, NamedLimit, Proven},
+        proof::{self, Answers, Examination, NamedLimit, Proven},
     },
     epoch::Epoch,
 };
@@ -40,8 +40,16 @@ const SETTLED: Duration = Duration::from_secs(5);
 /// How soon a guard that was found altered is installed again: late enough to be seen, early enough to matter.
 const MEND_AFTER: Duration = Duration::from_secs(10);
 
-/// An examination and when it began.
-pub(super) type Examined = (Instant, Arc<Examination>);
+/// The longest reason that a drill could not be made, in bytes: a status stays under 8 KiB.
+const MAX_FAILURE: usize = 240;
+
+/// An examination, when it began, and how long it took.
+#[derive(Clone, Debug)]
+pub(super) struct Examined {
+    began: Instant,
+    took: Duration,
+    found: Arc<Examination>,
+}
 
 /// A fence as it was seen or moved last; `None` when there is none.
 pub(super) type FenceKnown = Option<(Epoch, String)>;
@@ -60,6 +68,10 @@ struct Known {
     proven: Option<Proven>,
     /// Why the last one could not be made.
     failure: Option<String>,
+    /// The drill that the examination under way is for.
+    drilling: Option<Drilling>,
+    /// The last drill that ended.
+    drill: Option<Drill>,
     /// The count of refused writes that was told.
     refused: Option<u64>,
     /// When the count of mode Observe was written last.
@@ -70,6 +82,15 @@ struct Known {
     news: News,
     /// Whether something changed while an examination may have looked already.
     is_hurried: bool,
+}
+
+/// A drill that is under way.
+#[derive(Clone, Debug)]
+struct Drilling {
+    request: String,
+    generation: Option<i64>,
+    at: Timestamp,
+    began: Instant,
 }
 
 /// What examinations brought that has to be told once. It waits until a pass could write its status.
@@ -158,6 +179,8 @@ impl Known {
             seen,
             proven,
             failure: None,
+            drilling: None,
+            drill: status.and_then(|status| status.drill.clone()),
             refused: None,
             observed_written: None,
             finding_since: None,
@@ -189,24 +212,38 @@ impl Proofs {
         let entry = known.entry(key.clone()).or_insert_with(|| Known::recorded(boundary, now));
         if entry.declared != is_declared {
             // Another declaration: nothing of the old one is good for it, but what was counted stays counted.
-            *entry = Known { refused: entry.refused, round: entry.round, news: entry.news.clone(), ..Known::recorded(boundary, now) };
+            let Known { round, drill, refused, news, .. } = entry.clone();
+            *entry = Known { round, drill, refused, news, ..Known::recorded(boundary, now) };
             (entry.due, entry.seen) = (Instant::now(), Seen::default());
         }
         let mut tally = None;
         let ticket = (is_declared, entry.round);
         match self.jobs.peek(&key, &ticket) {
             Some(Progress::Done(examined)) => {
-                let is_outdated = self.fence_after(&key, Some(examined.0)).is_some();
+                let is_outdated = self.fence_after(&key, Some(examined.began)).is_some();
                 tally = Some(entry.take_in(boundary, examined, is_outdated, now));
                 entry.round += 1;
                 self.jobs.forget(&key);
             }
-            Some(Progress::Failed(why, wait)) if !wait.is_zero() => {
+            Some(Progress::Failed(why, wait)) => {
+                entry.drill_ended(|drill| drill.failure = Some(shorten(&why, MAX_FAILURE)));
                 entry.failure = Some(why);
-                return (tally, wait);
+                if !wait.is_zero() && entry.asked_drill(boundary).is_none() {
+                    return (tally, wait);
+                }
             }
             Some(Progress::Running) => return (tally, limit),
-            Some(Progress::Failed(..)) | None => {}
+            None => {}
+        }
+        if let Some(request) = entry.asked_drill(boundary) {
+            // Nobody who asks waits for the next turn, and what began before the request is no answer to it. Two at once would use one canary.
+            if self.jobs.is_running(&key) {
+                return (tally, limit);
+            }
+            let (generation, began) = (boundary.metadata.generation, Instant::now());
+            entry.drilling = Some(Drilling { request, generation, at: now, began });
+            (entry.due, entry.round) = (began, entry.round + 1);
+            self.jobs.forget(&key);
         }
         let wait = entry.due.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
@@ -226,7 +263,10 @@ impl Proofs {
             let examined = tokio::time::timeout(limit, backend.examine(&ask)).await;
             drop(turn);
             match examined {
-                Ok(examined) => Ok((began, Arc::new(examined.map_err(|error| Failure::from(error.to_string()))?))),
+                Ok(examined) => {
+                    let found = Arc::new(examined.map_err(|error| Failure::from(error.to_string()))?);
+                    Ok(Examined { began, took: began.elapsed(), found })
+                }
                 Err(_) => Err(BackendError::TimedOut(limit).to_string().into()),
             }
         };
@@ -262,8 +302,8 @@ impl Proofs {
     pub(super) fn moved(&self, key: &Key, fence: FenceKnown) {
         if fence.is_some()
             && let Some(known) = locked(&self.known).get_mut(key)
-            && let Some((began, last)) = &known.last
-            && last.fence.is_none()
+            && let Some(Examined { began, found, .. }) = &known.last
+            && found.fence.is_none()
         {
             // Not at once, so that a fence that is lost again and again is not looked at all the time.
             known.due = known.due.min(*began + SETTLED);
@@ -288,8 +328,8 @@ impl Proofs {
     pub(super) fn fence(&self, key: &Key) -> Option<FenceKnown> {
         self.moved_to(key).or_else(|| {
             let known = locked(&self.known);
-            let (_, examined) = known.get(key)?.last.as_ref()?;
-            Some(examined.fence.as_ref().map(Fence::owner))
+            let examined = known.get(key)?.last.as_ref()?;
+            Some(examined.found.fence.as_ref().map(Fence::owner))
         })
     }
 
@@ -300,13 +340,20 @@ impl Proofs {
 
     /// What the last examination of this process found; `None` before it.
     pub(super) fn last(&self, boundary: &WriteBoundary) -> Option<Arc<Examination>> {
-        current(&locked(&self.known), boundary)?.last.as_ref().map(|(_, examined)| Arc::clone(examined))
+        current(&locked(&self.known), boundary)?.last.as_ref().map(|examined| Arc::clone(&examined.found))
+    }
+
+    /// The last drill, as far as this process knows.
+    pub(super) fn drill(&self, boundary: &WriteBoundary) -> Option<Drill> {
+        let known = locked(&self.known);
+        let recorded = || boundary.status.as_ref().and_then(|status| status.drill.clone());
+        known.get(&key_of(boundary)).map_or_else(recorded, |known| known.drill.clone())
     }
 
     /// The guards of other boundaries that the last examinations saw, in any order and possibly more than once.
     pub(super) fn others(&self) -> Vec<proof::OtherGuard> {
         let known = locked(&self.known);
-        known.values().filter_map(|known| known.last.as_ref()).flat_map(|(_, examined)| examined.others.clone()).collect()
+        known.values().filter_map(|known| known.last.as_ref()).flat_map(|examined| examined.found.others.clone()).collect()
     }
 
     /// What has to be told. It stays until [`Proofs::told`], but for a fence that was moved since it was seen.
@@ -347,7 +394,7 @@ impl Proofs {
         let before = boundary.status.as_ref().and_then(|status| status.observed.clone());
         let mut known = locked(&self.known);
         let Some(known) = known.get_mut(&key_of(boundary)) else { return before };
-        let Some((_, examined)) = &known.last else { return before };
+        let Some(Examined { found: examined, .. }) = &known.last else { return before };
         if !boundary.spec.observes() {
             return None;
         }
@@ -372,11 +419,38 @@ impl Proofs {
 impl Known {
     /// When its last examination began.
     fn looked(&self) -> Option<Instant> {
-        self.last.as_ref().map(|(began, _)| *began)
+        self.last.as_ref().map(|examined| examined.began)
+    }
+
+    /// The drill that a boundary asks for and that was neither made nor begun.
+    fn asked_drill(&self, boundary: &WriteBoundary) -> Option<String> {
+        let begun = self.drilling.as_ref().map(|drilling| &drilling.request);
+        let made = self.drill.as_ref().map(|drill| &drill.request);
+        boundary.asked_drill().map(str::to_owned).filter(|asked| begun != Some(asked) && made != Some(asked))
+    }
+
+    /// The drill that was under way, if one was, has ended.
+    fn drill_ended(&mut self, tell: impl FnOnce(&mut Drill)) {
+        let Some(Drilling { request, generation, at, began }) = self.drilling.take() else { return };
+        let mut drill = Drill {
+            request,
+            generation,
+            began_at: Time(truncate(at)),
+            took_microseconds: proof::micros(began.elapsed()),
+            activation_microseconds: None,
+            failure: None,
+            probes: Vec::new(),
+            refused: None,
+            last_refused: None,
+        };
+        tell(&mut drill);
+        self.drill = Some(drill);
     }
 
     /// Takes in an examination. One that is outdated saw the fence before an activation moved it.
-    fn take_in(&mut self, boundary: &WriteBoundary, (began, examined): Examined, is_outdated: bool, now: Timestamp) -> Tally {
+    fn take_in(&mut self, boundary: &WriteBoundary, taken: Examined, is_outdated: bool, now: Timestamp) -> Tally {
+        let examined = Arc::clone(&taken.found);
+        self.drill_ended(|drill| tell(drill, &taken));
         let (generation, fence) = (boundary.metadata.generation, examined.fence.as_ref().map(Fence::owner));
         let went_back = !is_outdated && went_back(boundary, fence.as_ref().map(|(epoch, _)| *epoch));
         // A fence that went back is another database than the one that was proven, whatever else is the same.
@@ -399,9 +473,19 @@ impl Known {
         let was_early = is_outdated && examined.fence.is_none();
         let wait = if std::mem::take(&mut self.is_hurried) || was_early { HURRIED.min(wait) } else { wait };
         (self.due, self.refused) = (Instant::now() + wait, examined.refused.or(self.refused));
-        self.last = Some((began, examined));
+        self.last = Some(taken);
         tally
     }
+}
+
+/// What an examination tells of the drill that it was made for.
+fn tell(drill: &mut Drill, Examined { took, found, .. }: &Examined) {
+    drill.took_microseconds = proof::micros(*took);
+    drill.activation_microseconds = found.answers.as_ref().map(Answers::activation).filter(|took| !took.is_zero()).map(proof::micros);
+    drill.failure = found.unfinished.as_deref().map(|why| shorten(why, MAX_FAILURE));
+    drill.probes = proof::drilled(found);
+    drill.refused = found.refused;
+    drill.last_refused = found.last_refused.as_deref().map(|words| shorten(words, MAX_FAILURE));
 }
 
 /// Whether a fence is behind where a status has it: something was restored. One that is gone was lost with its database, but an object that carries

@@ -13,6 +13,7 @@ mod chart;
 mod clients;
 mod crash;
 mod crd;
+mod drill;
 mod election;
 mod epochs;
 mod faults;

@@ -3,13 +3,13 @@
 //!
 //! Start with [`right`], the one table of right answers.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 
 use super::Fence;
 use crate::{
-    api::{self, Contract, LimitName, ProbeOutcome, ProbeResult, WritesPerEpoch, conditions::shorten},
+    api::{self, Contract, DrillProbe, LimitName, ProbeOutcome, ProbeResult, WritesPerEpoch, conditions::shorten},
     audit::boundary::{ProofSeen, Seen},
 };
 
@@ -188,30 +188,67 @@ impl Outcome {
 /// The longest detail of a probe in a status, in bytes: a status stays under 8 KiB.
 const MAX_DETAIL: usize = 160;
 
+/// The longest text of a probe in what a status tells of a drill, in bytes.
+const MAX_WORDS: usize = 96;
+
 /// What the probes of one run said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answers(Vec<(Probe, Outcome)>);
+pub struct Answers {
+    said: Vec<(Probe, Outcome)>,
+    refusals: Vec<Refusal>,
+    activation: Duration,
+}
+
+/// Writes that a receiver refused, as it had to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What they were made for.
+    pub probe: Probe,
+    /// In which words the first of them was refused.
+    pub words: String,
+    /// How many there were.
+    pub count: u32,
+    /// The longest time that one took; a race's includes the activation.
+    pub took: Duration,
+}
 
 impl Answers {
     /// Takes note of an answer. Of several to one probe the worst one stands.
     pub fn add(&mut self, probe: Probe, outcome: Outcome) {
-        match self.0.iter_mut().find(|(known, _)| *known == probe) {
+        match self.said.iter_mut().find(|(known, _)| *known == probe) {
             Some((_, known)) if *known < outcome => *known = outcome,
             Some(_) => {}
-            None => self.0.push((probe, outcome)),
+            None => self.said.push((probe, outcome)),
         }
+    }
+
+    /// Takes note of writes that were refused.
+    pub fn refused(&mut self, refusal: Refusal) {
+        match self.refusals.iter_mut().find(|known| known.probe == refusal.probe) {
+            Some(known) => (known.count, known.took) = (known.count.saturating_add(refusal.count), known.took.max(refusal.took)),
+            None => self.refusals.push(refusal),
+        }
+    }
+
+    /// Takes note of how long an activation of the canary took.
+    pub fn activated(&mut self, took: Duration) {
+        self.activation = self.activation.max(took);
     }
 
     /// Takes note of other answers.
     pub fn extend(&mut self, others: Self) {
-        for (probe, outcome) in others.0 {
+        for (probe, outcome) in others.said {
             self.add(probe, outcome);
         }
+        for refusal in others.refusals {
+            self.refused(refusal);
+        }
+        self.activated(others.activation);
     }
 
     /// Puts a name in front of what failed, where there is one.
     pub fn name_failures(&mut self, name: impl Fn(Probe, Failure) -> Option<&'static str>) {
-        for (probe, outcome) in &mut self.0 {
+        for (probe, outcome) in &mut self.said {
             if let Outcome::Failed(failure, why) = outcome
                 && let Some(name) = name(*probe, *failure)
             {
@@ -222,7 +259,17 @@ impl Answers {
 
     /// What was said to a probe.
     pub fn of(&self, probe: Probe) -> Option<&Outcome> {
-        self.0.iter().find(|(known, _)| *known == probe).map(|(_, outcome)| outcome)
+        self.said.iter().find(|(known, _)| *known == probe).map(|(_, outcome)| outcome)
+    }
+
+    /// What was refused for a probe.
+    pub fn refusal(&self, probe: Probe) -> Option<&Refusal> {
+        self.refusals.iter().find(|refusal| refusal.probe == probe)
+    }
+
+    /// The longest time that an activation of the canary took; zero when there was none.
+    pub const fn activation(&self) -> Duration {
+        self.activation
     }
 }
 
@@ -420,6 +467,28 @@ pub fn outcomes(examined: &Examination) -> Vec<(Probe, Outcome, Option<LimitName
 /// The outcomes as a status shows them.
 pub fn results(outcomes: &[(Probe, Outcome, Option<LimitName>)]) -> Vec<ProbeResult> {
     outcomes.iter().map(|(probe, outcome, _)| outcome.result(*probe)).collect()
+}
+
+/// What each probe was answered, as a status tells of a drill: also how often something was refused, in which words and how soon.
+pub fn drilled(examined: &Examination) -> Vec<DrillProbe> {
+    let probe = |(probe, outcome, _): &(Probe, Outcome, Option<LimitName>)| {
+        let ProbeResult { name, outcome, detail } = outcome.result(*probe);
+        let refusal = examined.answers.as_ref().and_then(|answers| answers.refusal(*probe));
+        DrillProbe {
+            name,
+            outcome,
+            detail: detail.map(|why| shorten(&why, MAX_WORDS)),
+            refused: refusal.map(|refusal| refusal.count),
+            words: refusal.map(|refusal| shorten(&refusal.words, MAX_WORDS)),
+            took_microseconds: refusal.map(|refusal| micros(refusal.took)),
+        }
+    };
+    outcomes(examined).iter().map(probe).collect()
+}
+
+/// Whole microseconds, of any duration that an examination can take.
+pub fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// What a limit means where nothing more is known.

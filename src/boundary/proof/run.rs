@@ -1,9 +1,11 @@
 //! Carries a [`super::script`] out on a canary and judges each answer. What decides is pure: [`judge`], [`judge_race`].
 
+use std::time::{Duration, Instant};
+
 use futures::future::BoxFuture;
 
 use super::{
-    Answers, Failure, Outcome, Probe, Profile,
+    Answers, Failure, Outcome, Probe, Profile, Refusal,
     script::{Claim, Expect, Kind, Race, Step, Via, script},
 };
 use crate::boundary::BackendError;
@@ -169,7 +171,12 @@ async fn carry_out(
         done.stored = canary.stored().await?;
     }
     match step {
-        Step::Activate(epoch, holder) => canary.activate(*epoch, *holder).await,
+        Step::Activate(epoch, holder) => {
+            let began = Instant::now();
+            canary.activate(*epoch, *holder).await?;
+            answers.activated(began.elapsed());
+            Ok(())
+        }
         Step::Open(claim) => {
             canary.open(claim, marker).await?;
             done.stored = canary.stored().await?;
@@ -177,17 +184,31 @@ async fn carry_out(
         }
         Step::Write { probe, kind, claim, via, expect } => {
             let write = Write { kind: *kind, claim, via: *via, marker };
+            let began = Instant::now();
             let answer = canary.write(write).await?;
+            let took = began.elapsed();
             let after = canary.stored().await?;
-            answers.add(*probe, judge(*expect, &write, &answer, done.stored.as_deref(), after.as_deref()));
+            let outcome = judge(*expect, &write, &answer, done.stored.as_deref(), after.as_deref());
+            note_refusal(answers, *probe, &outcome, answer, took);
+            answers.add(*probe, outcome);
             done.stored = after;
             Ok(())
         }
         Step::Race { old, next, race } => {
+            let began = Instant::now();
             let raced = canary.race(old, *next, *race, marker).await?;
-            answers.add(Probe::RaceRefused, judge_race(&raced, *race));
+            let outcome = judge_race(&raced, *race);
+            note_refusal(answers, Probe::RaceRefused, &outcome, raced.answer, began.elapsed());
+            answers.add(Probe::RaceRefused, outcome);
             done.stored = canary.stored().await?;
             Ok(())
         }
+    }
+}
+
+/// Keeps the words of a refusal that was the right answer.
+fn note_refusal(answers: &mut Answers, probe: Probe, outcome: &Outcome, answer: Answer, took: Duration) {
+    if let (Outcome::Passed, Answer::Rejected(words)) = (outcome, answer) {
+        answers.refused(Refusal { probe, words, count: 1, took });
     }
 }
