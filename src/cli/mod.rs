@@ -4,6 +4,7 @@
 
 mod audit;
 mod cluster;
+mod command;
 mod completions;
 mod crds;
 mod database;

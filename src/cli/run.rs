@@ -3,28 +3,24 @@
 use std::{
     ffi::OsString,
     io::{self, IsTerminal},
-    os::unix::process::ExitStatusExt,
-    process::ExitStatus,
     time::Duration,
 };
 
 use kube::{Api, Client};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tokio::{
-    process::{Child, Command},
-    signal::unix::{SignalKind, signal},
-    sync::watch,
-};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, cluster};
+use super::{
+    Failure, cluster,
+    command::{Signals, code_of, start},
+};
 use crate::{
     api::{FencedLock, ShortDuration},
     client::{
         acquire::Timing,
         hold::{Hold, Lock, hold},
     },
-    epoch::{Epoch, Holder, claim},
+    epoch::{Epoch, Holder},
 };
 
 /// The lock was lost, and the command was stopped.
@@ -135,7 +131,8 @@ async fn with_grant(args: &Args, lock: &Lock, holder: &Holder, state: &mut watch
         }
         signal = signals.next() => return Ok(128 + u8::try_from(signal.as_raw()).unwrap_or_default()),
     };
-    let mut child = match start(args, lock, holder, epoch) {
+    // At a terminal the command shares our process group, so that it can read from it.
+    let mut child = match start(&args.command, lock, holder, epoch, !io::stdin().is_terminal(), |_| {}) {
         Ok(child) => child,
         Err(error) => {
             say(&format!("{}: {error}", args.command[0].display()));
@@ -144,13 +141,15 @@ async fn with_grant(args: &Args, lock: &Lock, holder: &Holder, state: &mut watch
     };
     loop {
         tokio::select! {
-            status = child.process.wait() => {
+            status = child.wait() => {
                 child.leave_nobody();
-                return Ok(code_of(status?));
+                return Ok(code_of(status?).unwrap_or(BROKEN));
             }
             why = lost(state) => {
                 say(&format!("{why}: the command is stopped"));
-                child.stop(args.grace.get()).await?;
+                if child.stop(args.grace.get()).await? {
+                    say("the command does not end: it was killed");
+                }
                 return Ok(LOST);
             }
             signal = signals.next() => child.send(signal),
@@ -191,97 +190,6 @@ async fn lost(state: &mut watch::Receiver<Hold>) -> String {
     match state.wait_for(|hold| matches!(hold, Hold::Lost(_))).await.map(|hold| hold.clone()) {
         Ok(Hold::Lost(why)) => why,
         _ => "the lock cannot be held any more".to_owned(),
-    }
-}
-
-struct Running {
-    process: Child,
-    pid: Option<Pid>,
-    /// Its process group, when it has one of its own: at a terminal it shares ours, so that it can read from it.
-    group: bool,
-}
-
-fn start(args: &Args, lock: &Lock, holder: &Holder, epoch: Epoch) -> io::Result<Running> {
-    let claim = claim::claim(&lock.namespace, &lock.name, epoch, holder);
-    let group = !io::stdin().is_terminal();
-    let before = std::env::var("PGOPTIONS").unwrap_or_default();
-    let mut command = Command::new(&args.command[0]);
-    command
-        .args(&args.command[1..])
-        .env("FENCEDLOCK_EPOCH", epoch.to_string())
-        .env("FENCEDLOCK_HOLDER", holder.as_str())
-        .env("PGOPTIONS", claim::pgoptions(&before, &claim))
-        .env("FENCEDLOCK_CLAIM", claim)
-        .kill_on_drop(true);
-    if group {
-        command.process_group(0);
-    }
-    let process = command.spawn()?;
-    let pid = process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    Ok(Running { process, pid, group })
-}
-
-impl Running {
-    fn send(&self, signal: Signal) {
-        let Some(pid) = self.pid else { return };
-        // It may have ended just now.
-        let sent = if self.group { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
-        sent.ok();
-    }
-
-    /// What the command left running in its process group is told to end: its claim is obsolete as soon as the lock is given back.
-    fn leave_nobody(&self) {
-        if self.group {
-            self.send(Signal::TERM);
-        }
-    }
-
-    /// TERM, then KILL. A stopped process is woken, so that it can obey.
-    async fn stop(&mut self, grace: Duration) -> io::Result<()> {
-        self.send(Signal::TERM);
-        self.send(Signal::CONT);
-        if tokio::time::timeout(grace, self.process.wait()).await.is_err() {
-            say("the command does not end: it is killed");
-            self.send(Signal::KILL);
-            self.process.wait().await?;
-        }
-        Ok(())
-    }
-}
-
-fn code_of(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(BROKEN)
-}
-
-/// Signals that are passed on.
-struct Signals {
-    all: Vec<(Signal, tokio::signal::unix::Signal)>,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let known = [
-            (Signal::TERM, SignalKind::terminate()),
-            (Signal::INT, SignalKind::interrupt()),
-            (Signal::HUP, SignalKind::hangup()),
-            (Signal::QUIT, SignalKind::quit()),
-            (Signal::USR1, SignalKind::user_defined1()),
-            (Signal::USR2, SignalKind::user_defined2()),
-        ];
-        let all = known.into_iter().map(|(number, kind)| Ok((number, signal(kind)?))).collect::<io::Result<_>>()?;
-        Ok(Self { all })
-    }
-
-    async fn next(&mut self) -> Signal {
-        let waits = self.all.iter_mut().map(|(number, signal)| {
-            let number = *number;
-            Box::pin(async move {
-                signal.recv().await;
-                number
-            })
-        });
-        futures::future::select_all(waits).await.0
     }
 }
 

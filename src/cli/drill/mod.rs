@@ -2,9 +2,13 @@
 //! two copies of a command compete for the lock itself. [`crate::audit::drill`] judges what came of it; `ask` asks, `show` prints.
 
 mod ask;
+mod real;
 mod show;
 
-use std::io::{self, Write};
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+};
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
@@ -24,6 +28,18 @@ pub(super) struct Args {
     /// How to print the report
     #[arg(long, short, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
     output: String,
+    /// Also let two copies of a command compete for the lock, while nobody owns it: the first is stopped, loses the lock to the second, and is woken
+    #[arg(long, requires = "command")]
+    real: bool,
+    /// With --real: how long the copies work at each step
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    work: ShortDuration,
+    /// With --real: how long the second copy waits for a renewal before it takes over
+    #[arg(long, value_name = "DURATION", default_value = "15s")]
+    lease_duration: ShortDuration,
+    /// With --real: the command and its arguments, after --
+    #[arg(last = true, requires = "real", value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 const AFTER: &str = "\
@@ -32,8 +48,14 @@ way, an obsolete owner writes before, during and after a change of owner. The lo
 what is guarded are left alone, so it can be run at any time. The report says what was refused, in
 which words and how soon, what is open, and what could not be tested.
 
+With --real, two copies of a command are let at the real thing, so give it work that may be done
+twice. They get the same surroundings as from fencedlock run. The first is stopped (SIGSTOP) while
+it works, its Lease runs out, the second takes over, and the first is woken. What the copies print
+goes to standard error.
+
 Exit codes:
-  0  every boundary that can refuse did, and nothing is open there
+  0  every boundary that can refuse did, and nothing is open there; with --real, the first copy was
+     refused at least once after it was woken
   1  something was not refused, could not be tested, or is open
   2  usage or tool error";
 
@@ -45,8 +67,18 @@ async fn rehearse(args: &Args) -> Result<u8, Failure> {
     let at = Timestamp::now();
     let (client, namespace) = args.place.connect().await?;
     let lock = cluster::lock(&client, &namespace, &args.lock).await?;
-    let asked = ask::boundaries(&client, &namespace, &lock, args.timeout.get()).await?;
-    let report = drill::report(&lock, &asked, None, Time(at));
+    if args.real {
+        real::may_begin(&lock)?;
+    }
+    let mut asked = ask::boundaries(&client, &namespace, &lock, args.timeout.get()).await?;
+    let mut workers = None;
+    if args.real {
+        let report = drill::report(&lock, &asked, None, Time(at));
+        let (played, last) = real::play(args, &client, &lock, &asked, &report).await?;
+        workers = Some(played);
+        asked = last.unwrap_or(asked);
+    }
+    let report = drill::report(&lock, &asked, workers, Time(at));
     let text = if args.output == "json" {
         serde_json::to_string_pretty(&report).map_err(|error| Failure::Other(error.to_string()))? + "\n"
     } else {

@@ -7,7 +7,7 @@ use crate::{
         DrillProbe, ProbeOutcome,
         conditions::{printable, shorten},
     },
-    audit::drill::{Conduct, Rehearsed, Report},
+    audit::drill::{Conduct, RealRefusals, Rehearsed, Report, Worker, Workers},
     cli::table,
 };
 
@@ -29,7 +29,10 @@ pub(super) fn text(report: &Report) -> String {
     for rehearsed in &report.boundaries {
         text.push_str(&one(rehearsed));
     }
-    text.push_str("\nNot tested:\n");
+    if let Some(workers) = &report.workers {
+        text.push_str(&real(workers));
+    }
+    text.push_str(if report.untested.is_empty() { "" } else { "\nNot tested:\n" });
     for untested in &report.untested {
         let _ = writeln!(text, "- {}: {}", printable(&untested.what), printable(&untested.why));
     }
@@ -98,6 +101,38 @@ fn probe(probe: &DrillProbe) -> Vec<String> {
     ]
 }
 
+fn real(workers: &Workers) -> String {
+    let mut text = String::from("\nWith real workers:\n");
+    let mut line = |words: String| {
+        let _ = writeln!(text, "  {}", printable(&words));
+    };
+    let named = |worker: &Worker| format!("{:?}", shorten(&worker.holder, 80));
+    if let Some(epoch) = workers.first.epoch {
+        line(format!("the first copy got epoch {epoch} as {}", named(&workers.first)));
+    }
+    if let (Some(second), Some(took)) = (&workers.second, workers.takeover_milliseconds) {
+        let epoch = second.epoch.map_or_else(|| "no epoch".to_owned(), |epoch| format!("epoch {epoch}"));
+        line(format!("it was stopped; {} later the second copy had {epoch} as {}", took_milliseconds(took), named(second)));
+        let after =
+            workers.first_ended_after_milliseconds.map_or_else(String::new, |after| format!(", {} later", took_milliseconds(after)));
+        line(format!("the first copy was woken: it {}{after}", workers.first.end));
+        line(format!("the second copy {}", second.end));
+    }
+    for RealRefusals { boundary, refused } in &workers.refusals {
+        let refused =
+            refused.map_or_else(|| "does not count what it refuses".to_owned(), |refused| format!("refused {refused} writes meanwhile"));
+        line(format!("{boundary:?} {refused}"));
+    }
+    if let Some(failure) = &workers.failure {
+        line(format!("NOT PLAYED TO ITS END: {failure}"));
+    }
+    text
+}
+
+fn took_milliseconds(milliseconds: u64) -> String {
+    took(milliseconds.saturating_mul(1_000))
+}
+
 /// A time with its unit, to about three digits.
 pub(super) fn took(microseconds: u64) -> String {
     match microseconds {
@@ -110,6 +145,8 @@ pub(super) fn took(microseconds: u64) -> String {
 fn conclusion(report: &Report) -> &'static str {
     if report.passed {
         "Passed: every boundary that can refuse did, and nothing is open there."
+    } else if report.workers.is_some() {
+        "NOT PASSED: see what failed, is open, was not tested or not played to its end above."
     } else {
         "NOT PASSED: see what failed, is open or was not tested above."
     }
