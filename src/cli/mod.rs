@@ -17,6 +17,8 @@ mod operator;
 mod recover;
 mod revoke;
 mod run;
+#[cfg(test)]
+mod schemas;
 mod status;
 mod table;
 

@@ -87,3 +87,75 @@ async fn rehearse(args: &Args) -> Result<u8, Failure> {
     write!(io::stdout(), "{text}")?;
     Ok(if report.passed { 0 } else { FOUND })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        audit::drill::{Answer, Asked, RealRefusals, Report, Worker, Workers},
+        cli::schemas::{complaints, published},
+    };
+
+    /// A report in which everything is there that can be.
+    fn report() -> Report {
+        let lock = json!({"apiVersion": "fencedlock.dev/v1alpha1", "kind": "FencedLock", "metadata": {"name": "a", "namespace": "n"},
+            "spec": {"class": "CorrectnessCritical", "coordinator": {"lease": {"name": "a"}}},
+            "status": {"epoch": 7, "verdict": "Enforced", "grant": {"epoch": 7, "holder": "x", "state": "Active",
+                "since": "2026-12-04T00:00:00Z", "term": {"leaseUid": "u"}}}});
+        let boundary = json!({"apiVersion": "fencedlock.dev/v1alpha1", "kind": "WriteBoundary", "metadata": {"name": "b"},
+            "spec": {"lockRef": {"name": "a"}, "type": "Postgres", "mode": "Enforce"},
+            "status": {"verdict": "Violated", "reason": "BypassFound", "proof": {"provenAt": "2026-12-04T00:00:00Z", "server": "s", "guard": "g"}}});
+        let drill = json!({"request": "r", "generation": 1, "beganAt": "2026-12-04T00:00:00Z", "tookMicroseconds": 7, "activationMicroseconds": 3,
+            "probes": [{"name": "StaleRefused", "outcome": "Passed", "refused": 2, "words": "no\u{1b}[2K", "tookMicroseconds": 1_500},
+                {"name": "RaceRefused", "outcome": "Failed", "detail": "it was accepted"}], "refused": 3, "lastRefused": "x"});
+        let answer = Answer::Made(serde_json::from_value(drill).unwrap());
+        let found = Asked { name: "b".into(), found: Some(serde_json::from_value(boundary).unwrap()), answer };
+        let missing = Asked { name: "c".into(), found: None, answer: Answer::None(String::new()) };
+        let worker = |holder: &str| Worker { holder: holder.into(), epoch: None, end: "went on until it was told to end".into() };
+        let workers = Workers {
+            first: worker("first"),
+            second: Some(worker("second")),
+            takeover_milliseconds: Some(3_000),
+            first_ended_after_milliseconds: Some(20),
+            failure: Some("it was interrupted".into()),
+            refusals: vec![RealRefusals { boundary: "b".into(), refused: None }],
+        };
+        let at = Time("2026-12-04T00:00:00Z".parse().unwrap());
+        drill::report(&serde_json::from_value(lock).unwrap(), &[found, missing], Some(workers), at)
+    }
+
+    /// `GENERATE=1` renews it.
+    #[test]
+    fn the_published_schema_of_our_json_is_current_and_fits() {
+        let generator = schemars::generate::SchemaSettings::default().for_serialize().into_generator();
+        let schema = published("drill.schema.json", &generator.into_root_schema_for::<Report>());
+        let mut report: Value = serde_json::to_value(report()).unwrap();
+        assert_eq!(complaints(&schema, &report), Vec::<String>::new());
+        report["boundaries"][0]["conduct"] = "Perfect".into();
+        assert_eq!(complaints(&schema, &report).len(), 1);
+    }
+
+    #[test]
+    fn the_text_says_everything_and_nothing_deceives() {
+        let text = show::text(&report());
+        for words in [
+            "Owner:    \"x\"",
+            "FAILED",
+            "Missing",
+            "1.5 ms",
+            "FAILED: \"b\": RaceRefused: it was accepted",
+            "Open at \"b\": BypassFound",
+            "3.00 s later the second copy",
+            "20.0 ms later",
+            "refused meanwhile: not counted there",
+            "NOT PLAYED TO ITS END: it was interrupted",
+            "- write boundary \"c\": spec.writeBoundaries lists it",
+            "NOT PASSED",
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert!(!text.contains('\u{1b}'), "{text}");
+    }
+}

@@ -74,7 +74,7 @@ fn one(rehearsed: &Rehearsed) -> String {
             let _ = writeln!(text, "  {line}");
         }
         if let Some(refused) = drill.refused {
-            let _ = writeln!(text, "  Since its guard was installed it has refused {refused} writes of real workers.");
+            let _ = writeln!(text, "  Writes of real workers that it refused since its guard was installed: {refused}");
         }
     }
     if rehearsed.conduct == Conduct::Failed {
@@ -119,9 +119,8 @@ fn real(workers: &Workers) -> String {
         line(format!("the second copy {}", second.end));
     }
     for RealRefusals { boundary, refused } in &workers.refusals {
-        let refused =
-            refused.map_or_else(|| "does not count what it refuses".to_owned(), |refused| format!("refused {refused} writes meanwhile"));
-        line(format!("{boundary:?} {refused}"));
+        let refused = refused.map_or_else(|| "not counted there".to_owned(), |refused| refused.to_string());
+        line(format!("writes that {boundary:?} refused meanwhile: {refused}"));
     }
     if let Some(failure) = &workers.failure {
         line(format!("NOT PLAYED TO ITS END: {failure}"));
