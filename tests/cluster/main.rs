@@ -26,6 +26,7 @@ mod pg;
 mod postgres;
 mod recover;
 mod renewals;
+mod restore;
 mod revoke;
 mod rights;
 mod serving;

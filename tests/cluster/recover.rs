@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, api::DeleteParams};
 
 /// Exit code and everything that was printed.
-fn recover(lab: &Lab, more: &[&str]) -> (i32, String) {
+pub fn recover(lab: &Lab, more: &[&str]) -> (i32, String) {
     let kubeconfig = lab.kubeconfig_of("on-call", || {
         let namespace = &lab.namespace;
         lab.plane.kubectl(&["create", "serviceaccount", "on-call", "-n", namespace], "");
@@ -37,7 +37,8 @@ fn recover(lab: &Lab, more: &[&str]) -> (i32, String) {
     (status.code().unwrap(), String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap())
 }
 
-fn tool(program: &str, args: &[&str]) {
+/// Runs a program of the system that has to succeed.
+pub fn tool(program: &str, args: &[&str]) {
     let output = Command::new(program).args(args).output().unwrap();
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -19,6 +19,11 @@ pub struct Plane {
     launcher: Mutex<(Child, ChildStdin, BufReader<ChildStdout>)>,
 }
 
+/// Copies a directory with its rights: etcd refuses one that others can read.
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+}
+
 /// A binary of `hack/build-tools.sh`.
 pub fn tool(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/tools/bin").join(name);
@@ -66,13 +71,31 @@ impl Plane {
         }
     }
 
-    /// `stop-apiserver` or `start-apiserver`.
+    /// `stop-apiserver`, `start-apiserver`, `stop` or `start`.
     pub fn command(&self, command: &str) {
         let mut launcher = self.launcher.lock().unwrap();
         writeln!(launcher.1, "{command}").unwrap();
         let mut line = String::new();
         launcher.2.read_line(&mut line).unwrap();
         assert!(line.contains("\"ok\""), "{command}: {line}");
+    }
+
+    /// Stops the cluster, copies what etcd holds, and starts it again: a backup.
+    pub fn back_up(&self, name: &str) -> PathBuf {
+        let backup = self.dir.join(format!("backup-{name}"));
+        self.command("stop");
+        copy(&self.dir.join("etcd"), &backup);
+        self.command("start");
+        backup
+    }
+
+    /// Puts a backup of etcd in the place of what it holds now.
+    pub fn restore(&self, backup: &Path) {
+        self.command("stop");
+        let data = self.dir.join("etcd");
+        std::fs::remove_dir_all(&data).unwrap();
+        copy(backup, &data);
+        self.command("start");
     }
 
     /// Another API server beside the first one, on the same etcd and with the same certificates. It ends when it is dropped, and with the thread

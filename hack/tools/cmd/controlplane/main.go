@@ -5,10 +5,10 @@
 //
 //	{"kubeconfig":…,"server":…,"etcd":…,"auditLog":…,"pids":{"etcd":N,"apiserver":N},"readyMillis":N}
 //
-// Then it obeys one command per line on stdin, `stop-apiserver` and `start-apiserver` (same port, same data), and answers each with
-// {"ok":COMMAND,"pids":…} or {"error":…}; a pid of 0 means not running. A test that killed the API server by its pid
-// sends stop-apiserver, too, and then start-apiserver: the first waits until the process is gone. On end of input, SIGINT or SIGTERM
-// it stops both and exits with 0.
+// Then it obeys one command per line on stdin, `stop-apiserver` and `start-apiserver` (same port, same data), `stop` and `start` (both
+// processes, etcd's data as it lies in the work directory by then), and answers each with {"ok":COMMAND,"pids":…} or {"error":…}; a pid of
+// 0 means not running. A test that killed the API server by its pid sends stop-apiserver, too, and then start-apiserver: the first waits
+// until the process is gone. On end of input, SIGINT or SIGTERM it stops both and exits with 0.
 //
 // Nothing outlives it, whatever ends it. Each child is started through this same executable, which asks the kernel for SIGKILL upon
 // the death of its parent and then becomes the real binary; see become. That makes the program Linux only.
@@ -358,8 +358,12 @@ func (p *plane) obey(command string) answer {
 		err = p.stopAPIServer()
 	case "start-apiserver":
 		err = p.startAPIServer()
+	case "stop":
+		err = p.stop()
+	case "start":
+		err = p.startAgain()
 	default:
-		err = fmt.Errorf("unknown command %q: stop-apiserver, start-apiserver", command)
+		err = fmt.Errorf("unknown command %q: stop-apiserver, start-apiserver, stop, start", command)
 	}
 	if err != nil {
 		return answer{Error: err.Error()}
@@ -392,6 +396,17 @@ func (p *plane) startAPIServer() error {
 		return err
 	}
 	return p.awaitReady()
+}
+
+// startAgain starts both on the same ports and with the same certificates: clients from before go on.
+func (p *plane) startAgain() error {
+	if p.pid(etcdName) != 0 {
+		return errors.New("etcd is running")
+	}
+	if err := p.plane.Etcd.Start(); err != nil {
+		return err
+	}
+	return p.startAPIServer()
 }
 
 func (p *plane) stop() error {
