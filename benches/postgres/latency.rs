@@ -1,9 +1,13 @@
 //! How long a new owner waits for its grant when one PostgreSQL boundary has to be activated first, and the least that it could be:
-//! the Lease read and written, two status writes, a durable commit in the database between them, one delivery.
+//! the Lease read and written, two status writes, a durable commit in the database between them, one delivery. And how long a revoked owner is still
+//! admitted, as it sees it itself: it writes without a pause until the database refuses it.
 
 use std::{pin::Pin, time::Instant};
 
-use fencedlock::api::{BoundaryVerdict, FencedLock, WriteBoundary};
+use fencedlock::{
+    api::{BoundaryVerdict, FencedLock, WriteBoundary},
+    epoch::{claim, revoke::Revocation},
+};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::{
     coordination::v1::Lease,
@@ -11,7 +15,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Config,
-    api::PostParams,
+    api::{Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
     runtime::{WatchStreamExt, watcher},
 };
@@ -24,11 +28,12 @@ use crate::{
         Goal::{AtMost, None as NoGoal},
         Results, quantile,
     },
-    support::Db,
+    support::{Db, connect, said},
     world::{is_granted, lease_spec},
 };
 
 const TAKEOVERS: i32 = 200;
+const REVOCATIONS: i32 = 100;
 const NAMESPACE: &str = "team";
 
 type Deliveries = Pin<Box<dyn Stream<Item = Result<FencedLock, watcher::Error>> + Send>>;
@@ -60,6 +65,10 @@ pub async fn measure(db: &Db, results: &mut Results) {
         cluster.until(|lock| is_granted(lock, &holder)).await;
         grants.push(began.elapsed().as_secs_f64() * 1e3);
     }
+    let mut revocations = Vec::new();
+    for n in 1..=REVOCATIONS {
+        revocations.push(cluster.revocation(db, TAKEOVERS + n).await);
+    }
     operator.stop();
     db.admin.batch_execute("create table floor (epoch bigint); insert into floor values (0)").await.unwrap();
     let mut floors = Vec::new();
@@ -69,6 +78,9 @@ pub async fn measure(db: &Db, results: &mut Results) {
     results.add("grant_latency_pg_p50_ms", quantile(&mut grants, 0.5), "ms", NoGoal);
     results.add("grant_latency_pg_p99_ms", quantile(&mut grants, 0.99), "ms", NoGoal);
     results.add("grant_latency_pg_over_floor", quantile(&mut grants, 0.5) / quantile(&mut floors, 0.5), "ratio", AtMost(1.3));
+    results.add("revocation_pg_p50_ms", quantile(&mut revocations, 0.5), "ms", NoGoal);
+    results.add("revocation_pg_p99_ms", quantile(&mut revocations, 0.99), "ms", AtMost(1_000.0));
+    results.add("revocation_over_grant_pg", quantile(&mut revocations, 0.5) / quantile(&mut grants, 0.5), "ratio", NoGoal);
 }
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -109,6 +121,31 @@ impl Cluster {
                 return;
             }
         }
+    }
+
+    /// From before the request is written until a write of the owner is refused, which goes on renewing nothing and asks nobody.
+    async fn revocation(&mut self, db: &Db, n: i32) -> f64 {
+        let holder = format!("w-{n}");
+        self.take_over(&holder, n).await;
+        self.until(|lock| is_granted(lock, &holder)).await;
+        let grant = self.locks.get("a").await.unwrap().status.unwrap().grant.unwrap();
+        let owner = connect(&db.url(&db.writer)).await;
+        let claim = claim::claim(NAMESPACE, "a", grant.epoch, &grant.holder);
+        owner.batch_execute(&format!("set fencedlock.claim = '{claim}'")).await.unwrap();
+        assert_eq!(said(&owner, "update t set v = v").await, "ok");
+        let patch = json!({"spec": {"revoke": Revocation::of(&grant, "it is measured")}});
+        let (locks, began) = (self.locks.clone(), Instant::now());
+        let asked = tokio::spawn(async move { locks.patch("a", &PatchParams::default(), &Patch::Merge(patch)).await });
+        let refused = loop {
+            match said(&owner, "update t set v = v").await.as_str() {
+                "ok" => {}
+                refused => break refused.to_owned(),
+            }
+        };
+        let took = began.elapsed().as_secs_f64() * 1e3;
+        assert_eq!(refused, "FL002");
+        asked.await.unwrap().unwrap();
+        took
     }
 
     /// Measured without an operator, which would overwrite the statuses.

@@ -1,5 +1,6 @@
 //! What a guard costs the database, on a real PostgreSQL server: guarded against unguarded one-row updates beside an empty trigger, in one
-//! run, alternating; activation while others write; one proof; a grant that waits for an activation. Run by `make bench`.
+//! run, alternating; activation while others write; one proof; a grant that waits for an activation; a revocation. Run by `make bench`; with
+//! the argument `latency`, only the last two.
 
 #![allow(
     missing_docs,
@@ -49,6 +50,11 @@ const SECONDS: &str = "4";
 async fn main() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let server = Server::start("bench", &["max_connections=100", "shared_buffers=256MB", "max_wal_size=4GB"]);
+    let mut results = Results::default();
+    if std::env::args().any(|argument| argument == "latency") {
+        latency::measure(&Db::on(&server).await, &mut results).await;
+        return results.write();
+    }
     let db = Db::on(&server).await;
     let tables = ["t", "plain", "empty"];
     let (writer, owner) = (&db.writer, &db.owner);
@@ -73,7 +79,6 @@ async fn main() {
             path
         })
         .collect();
-    let mut results = Results::default();
     for (name, clients, setting, goal) in [
         ("durable_c1", "1", "", Goal::AtLeast(0.9)),
         ("durable_c8", "8", "", Goal::AtLeast(0.9)),

@@ -47,7 +47,7 @@ async fn are_refused(lab: &Lab, db: &Db, old: &[(u64, &str)]) {
     }
 }
 
-/// etcd goes back to a backup, alone or together with the database. Alone, the fence that was not restored keeps the order, and `recover` does no harm;
+/// E01: etcd goes back to a backup, alone or together with the database. Alone, the fence that was not restored keeps the order, and `recover` does no harm;
 /// together, nothing remembers, and without `recover` an epoch is issued twice: that is the twin.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_restore_of_etcd_the_next_epoch_is_above_everything() {
