@@ -233,6 +233,10 @@ async fn real_workers_that_show_nothing_do_not_pass() {
     assert!(code == 1 && told["workers"]["failure"].is_null(), "{told:#}");
     assert_eq!(told["workers"]["refusals"], json!([{"boundary": "db", "refused": 0}]), "{told:#}");
     assert!(told["untested"][0]["why"].as_str().unwrap().contains("refused nothing"), "{told:#}");
+    // Refused all along: that it is refused at the end, too, shows nothing.
+    let (code, told, _) = with_workers(&lab, &db, "while :; do PGOPTIONS= psql -XAtqc \"update t set v = 'x'\" \"$URL\"; sleep 0.02; done");
+    let failure = told["workers"]["failure"].as_str().unwrap();
+    assert!(code == 1 && failure.contains("while the copies owned the lock"), "{told:#}");
     let (code, told, _) = with_workers(&lab, &db, "exit 0");
     let failure = told["workers"]["failure"].as_str().unwrap();
     assert!(code == 1 && failure.contains("ended by itself with code 0 before anybody took over"), "{told:#}");

@@ -37,14 +37,16 @@ async fn one(api: &Api<WriteBoundary>, name: String, found: Option<WriteBoundary
     }
     // Different for each drill, and a person who finds it knows what it is.
     let request = Timestamp::now().to_string();
+    let before = found.as_ref().and_then(WriteBoundary::asked_drill).map(str::to_owned);
+    let made = |boundary: &WriteBoundary| made(boundary, &request, before.as_deref()).cloned();
     let patch = json!({"metadata": {"annotations": {DRILL_ANNOTATION: request}}});
     if let Err(error) = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
         return Asked { name, found, answer: Answer::None(format!("the operator could not be asked: {}", cluster::told(&error))) };
     }
-    let is_made = |boundary: Option<&WriteBoundary>| boundary.is_none_or(|boundary| made(boundary, &request).is_some());
+    let is_made = |boundary: Option<&WriteBoundary>| boundary.is_none_or(|boundary| made(boundary).is_some());
     let answer = tokio::time::timeout(limit, await_condition(api.clone(), &name, is_made)).await;
     let (found, answer) = match answer {
-        Ok(Ok(Some(boundary))) => match made(&boundary, &request).cloned() {
+        Ok(Ok(Some(boundary))) => match made(&boundary) {
             Some(drill) => (Some(boundary), Answer::Made(Box::new(drill))),
             None => (Some(boundary), Answer::None("it was taken back".into())),
         },
@@ -59,10 +61,11 @@ async fn one(api: &Api<WriteBoundary>, name: String, found: Option<WriteBoundary
     Asked { name, found, answer }
 }
 
-/// The drill that a request brought about: its own, or that of a request that came after it.
-fn made<'a>(boundary: &'a WriteBoundary, request: &str) -> Option<&'a Drill> {
+/// The drill that a request brought about: its own, or that of a request that came after it, which is neither ours nor the one that was there before.
+fn made<'a>(boundary: &'a WriteBoundary, request: &str, before: Option<&str>) -> Option<&'a Drill> {
     let drill = boundary.status.as_ref()?.drill.as_ref()?;
-    let is_later = boundary.asked_drill().is_some_and(|asked| asked != request && asked == drill.request);
+    let is_new = |asked: &&str| *asked != request && Some(*asked) != before;
+    let is_later = boundary.asked_drill().filter(is_new).is_some_and(|asked| asked == drill.request);
     (drill.request == request || is_later).then_some(drill)
 }
 
@@ -80,9 +83,15 @@ mod tests {
                 "spec": {"lockRef": {"name": "a"}, "type": "Postgres"}, "status": {"drill": drill}}))
             .unwrap()
         };
-        for (asked, by, counts) in [("ours", "ours", true), ("ours", "before", false), ("later", "later", true), ("later", "before", false)]
-        {
-            assert_eq!(made(&boundary(asked, by), "ours").is_some(), counts, "{asked} {by}");
+        let cases = [
+            ("ours", "ours", true),
+            ("ours", "before", false),
+            ("later", "later", true),
+            ("later", "before", false),
+            ("before", "before", false),
+        ];
+        for (asked, by, counts) in cases {
+            assert_eq!(made(&boundary(asked, by), "ours", Some("before")).is_some(), counts, "{asked} {by}");
         }
     }
 }

@@ -133,12 +133,22 @@ impl Play<'_> {
         }
 
         let before = self.count().await?;
+        if let Some(RealRefusals { boundary, refused: Some(refused) }) = refusals(asked, &before).into_iter().find(|r| r.refused > Some(0))
+        {
+            return Err(format!(
+                "{boundary:?} refused {refused} writes while the copies owned the lock: what it refuses later says nothing"
+            ));
+        }
         let first = self.first.as_mut().ok_or("the first copy is gone")?;
         let woken = Instant::now();
         first.send(Signal::CONT);
         if let Some(status) = first.ends_within(work).await? {
             self.workers.first_ended_after_milliseconds = Some(millis(woken.elapsed()));
             self.workers.first.end = ended(status);
+        }
+        let second = self.second.as_ref().ok_or("the second copy is gone")?;
+        if *second.state.borrow() != Hold::Granted(epoch) {
+            return Err("the second copy lost the lock meanwhile: what was refused may have been its own".into());
         }
         self.end().await;
         let after = self.count().await?;
