@@ -246,8 +246,13 @@ fn rehearsed(asked: &Asked) -> Rehearsed {
         _ => None,
     };
     let (conduct, why) = conduct(asked, drill);
-    let is_open = !matches!(verdict, Some(BoundaryVerdict::Proven | BoundaryVerdict::RiskAccepted));
+    let declared = asked.found.as_ref().and_then(|boundary| boundary.metadata.generation);
+    let is_judged = status.is_none_or(|status| status.observed_generation == declared);
+    let is_open = !is_judged || !matches!(verdict, Some(BoundaryVerdict::Proven | BoundaryVerdict::RiskAccepted));
     let open = asked.found.as_ref().filter(|_| is_open).map(|boundary| {
+        if !is_judged {
+            return "NotJudged: its declaration was changed since the operator judged it".to_owned();
+        }
         let reason = status.and_then(|status| status.reason.as_deref()).unwrap_or("NotJudged");
         format!("{reason}: {}", said(boundary))
     });
@@ -275,6 +280,10 @@ fn conduct(asked: &Asked, drill: Option<&Drill>) -> (Conduct, Option<String>) {
     };
     if let Some(why) = of(drill, ProbeOutcome::Failed) {
         return (Conduct::Failed, Some(why));
+    }
+    let declared = asked.found.as_ref().and_then(|boundary| boundary.metadata.generation);
+    if drill.generation != declared {
+        return not("its declaration was changed since it was examined: drill again".into());
     }
     if let Some(why) = &drill.failure {
         return not(why.clone());
@@ -396,6 +405,24 @@ mod tests {
         let around = of(Some(boundary("Postgres", "Violated", json!({"mode": "Enforce"}))), drill(&refused(), None));
         assert!(!around.passed && around.boundaries[0].conduct == Conduct::Refused, "{around:?}");
         assert_eq!(around.boundaries[0].open.as_deref(), Some("R: why"));
+        // What was examined, or judged, was another declaration than the one that stands now.
+        let stands = |judged: i64| {
+            let mut found = boundary("Postgres", "Proven", json!({"mode": "Enforce"}));
+            found.metadata.generation = Some(2);
+            found.status.as_mut().unwrap().observed_generation = Some(judged);
+            Some(found)
+        };
+        let examined = |generation: i64| {
+            let Answer::Made(mut drill) = drill(&refused(), None) else { unreachable!() };
+            drill.generation = Some(generation);
+            Answer::Made(drill)
+        };
+        assert!(of(stands(2), examined(2)).passed);
+        let changed = of(stands(2), examined(1));
+        assert!(!changed.passed && changed.boundaries[0].conduct == Conduct::NotTested, "{changed:?}");
+        assert!(changed.boundaries[0].why.as_ref().is_some_and(|why| why.contains("drill again")), "{changed:?}");
+        let unjudged = of(stands(1), examined(2));
+        assert!(!unjudged.passed && unjudged.boundaries[0].open.as_ref().is_some_and(|open| open.starts_with("NotJudged")), "{unjudged:?}");
         assert!(!report(&lock(), &[], None, around.at).passed, "nothing was tested");
     }
 
