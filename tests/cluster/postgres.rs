@@ -7,7 +7,7 @@ use crate::{
     pg::{Db, connect, said, text},
     support::{
         Lab,
-        lab::{Running, condition_of},
+        lab::{Running, condition_of, is_active},
         lease::at,
     },
 };
@@ -458,6 +458,33 @@ async fn a_restart_forgets_no_proof_and_writes_nothing() {
     lab.until_verdict(BoundaryVerdict::Unproven, "Inconclusive").await;
     db.admin.batch_execute("alter table hidden rename to t").await.unwrap();
     lab.until_verdict(BoundaryVerdict::Proven, "AllProbesPassed").await;
+}
+
+/// Nobody mints while the lock changes hands twice: no successor is let in, and the one who has it at the return is fenced in before it is told so.
+#[tokio::test]
+async fn an_operator_that_was_absent_lets_nobody_start_unfenced_and_catches_up() {
+    let (lab, db) = (Lab::new().await, Db::new().await);
+    let operator = enforced(&lab, &db).await;
+    operator.stop().await;
+    let first = db.claiming(&lab.claim(1, "x")).await;
+    for (transitions, holder) in [(1, "y"), (2, "z")] {
+        lab.lease("a").put(Some(holder), Some(transitions), at(i64::from(transitions))).await;
+        for epoch in [1, 2, 3] {
+            let successor = db.claiming(&lab.claim(epoch, holder)).await;
+            assert_eq!(said(&successor, "update t set v = 'early'").await, "FL002", "{holder} with epoch {epoch}");
+        }
+    }
+    let status = lab.locks().get("a").await.unwrap().status.unwrap();
+    assert!(is_active(&status, 1, "x"), "nobody was told that it may start: {status:?}");
+    assert_eq!(said(&first, "update t set v = v").await, "ok", "the fence has not moved");
+
+    let _again = lab.operator_slow().await;
+    lab.until_active("a", 2, "z").await;
+    assert_eq!(said(&first, "update t set v = 'late'").await, "FL002");
+    assert_eq!(said(&db.claiming(&lab.claim(2, "y")).await, "update t set v = 'y'").await, "FL002", "its term came and went unseen");
+    assert_eq!(said(&db.claiming(&lab.claim(2, "z")).await, "update t set v = 'z'").await, "ok");
+    assert_eq!(text(&db.admin, "select string_agg(distinct v, ',') from t").await, "z");
+    lab.until("a", "Enforced", |s| s.verdict == Some(Verdict::Enforced)).await;
 }
 
 /// A hundred boundaries that do not answer: the epochs of another lock and its proof come all the same.
