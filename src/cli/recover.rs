@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, cluster, revoke, table};
+use super::{Failure, cluster, revoke, status::age, table};
 use crate::{
     api::{BoundaryType, FencedLock, ShortDuration, WriteBoundary},
     client::{
@@ -78,6 +78,8 @@ struct Gathered {
     lock: FencedLock,
     reservation: Option<Reservation>,
     boundaries: Vec<Seen>,
+    /// When each of them was last proven, in the same order: what the operator saw there is no older.
+    proven: Vec<Option<Timestamp>>,
 }
 
 async fn gather(client: &Client, namespace: &str, name: &str) -> Result<Gathered, Failure> {
@@ -101,8 +103,10 @@ async fn gather(client: &Client, namespace: &str, name: &str) -> Result<Gathered
             has_fence: boundary.spec.type_ != BoundaryType::External && !boundary.spec.is_conditional(),
         }
     };
-    let boundaries = all.iter().filter(|boundary| boundary.spec.lock_ref.name == name).map(seen).collect();
-    Ok(Gathered { lock, reservation, boundaries })
+    let proven = |boundary: &WriteBoundary| boundary.status.as_ref()?.proof.as_ref().map(|proof| proof.proven_at.0);
+    let of_lock = all.iter().filter(|boundary| boundary.spec.lock_ref.name == name);
+    let (boundaries, proven) = of_lock.map(|boundary| (seen(boundary), proven(boundary))).unzip();
+    Ok(Gathered { lock, reservation, boundaries, proven })
 }
 
 /// What was written.
@@ -151,7 +155,7 @@ async fn ask(args: &Args, what: &str, client: &Client, namespace: &str) -> Resul
             if agreed.is_some() {
                 writeln!(io::stdout(), "It was changed meanwhile.\n")?;
             }
-            write!(io::stdout(), "{}", render(what, &gathered, &plan, grant))?;
+            write!(io::stdout(), "{}", render(what, &gathered, &plan, grant, Timestamp::now()))?;
             if !args.yes && !says_yes()? {
                 return Ok(None);
             }
@@ -256,7 +260,7 @@ fn says_yes() -> Result<bool, Failure> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn render(what: &str, gathered: &Gathered, plan: &Plan, grant: Option<&Grant>) -> String {
+fn render(what: &str, gathered: &Gathered, plan: &Plan, grant: Option<&Grant>, now: Timestamp) -> String {
     let status = gathered.lock.status.clone().unwrap_or_default();
     let epoch = |epoch: Option<u64>| epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string());
     let mut rows = vec![
@@ -268,17 +272,21 @@ fn render(what: &str, gathered: &Gathered, plan: &Plan, grant: Option<&Grant>) -
         ],
         vec!["spec.epochFloor".to_owned(), gathered.lock.spec.epoch_floor.to_string(), "a person's word".to_owned()],
     ];
-    for boundary in &gathered.boundaries {
-        let says = match &boundary.fence {
+    for (boundary, proven) in gathered.boundaries.iter().zip(&gathered.proven) {
+        let mut says = match &boundary.fence {
             Some((_, holder)) if holder.is_empty() => "admits nobody".to_owned(),
             Some((_, holder)) => format!("admits {}", revoke::shown(holder)),
             None if boundary.has_fence => "has no fence".to_owned(),
             None => "remembers none".to_owned(),
         };
+        if boundary.has_fence {
+            let proven = proven.map_or_else(|| "never proven".to_owned(), |proven| format!("proven {} ago", age(proven, now)));
+            says = format!("{says}; {proven}");
+        }
         rows.push(vec![format!("fence of {:?}", boundary.name), epoch(boundary.fence.as_ref().map(|(epoch, _)| epoch.get())), says]);
     }
     let signs = if plan.signs.is_empty() {
-        "All of them agree: nothing was restored, or everything was, to one moment.\n".to_owned()
+        "All of them agree, as the operator saw them last: nothing was restored, or everything was, to one moment,\nor it has not looked at a boundary since. What is done below holds in each case.\n".to_owned()
     } else {
         plan.signs.iter().map(|sign| format!("- {sign}")).collect::<Vec<_>>().join("\n") + "\n"
     };

@@ -207,7 +207,7 @@ fn indent(text: &str) -> String {
 }
 
 /// An age as kubectl writes it: `42s`, `5m`, `3h`, `8d`. A time in the future is `0s`.
-fn age(then: Timestamp, now: Timestamp) -> String {
+pub(super) fn age(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(then).as_secs().max(0);
     match seconds {
         0..=119 => format!("{seconds}s"),

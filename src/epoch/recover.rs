@@ -85,7 +85,8 @@ impl fmt::Display for Sign {
 /// What has to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What is seen to be behind. Empty: all sides agree, because nothing was restored or everything was, together.
+    /// What is seen to be behind. Empty: all sides agree, because nothing was restored, or everything was, together, or because the operator has not
+    /// looked at a boundary since. The floor does not depend on it: the fences are read once more when an epoch is minted.
     pub signs: Vec<Sign>,
     /// The highest epoch that anything remembers.
     pub known: u64,

@@ -105,7 +105,8 @@ async fn an_owner_from_before_has_to_begin_anew() {
     let (code, told) = recover(&lab, &["--yes", "--above", "41", "--margin", "1000"]);
     assert!(code == 0, "{told}");
     for words in [
-        "All of them agree",
+        "All of them agree, as the operator saw them last",
+        "admits \"x\"; proven ",
         "spec.epochFloor is raised to 2000: 1000 above the highest epoch that anything remembers",
         "the term of \"x\" (epoch 1) is revoked",
         "epoch 2001 is the newest, and no other epoch is valid",
